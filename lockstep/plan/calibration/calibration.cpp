@@ -49,7 +49,7 @@ Ring ring_of(const CollectiveSample& sample) {
 }
 
 Stack stack_of(const Measurements& measured, const ProductFit& fit, double peak) {
-  Stack stack;
+  Stack stack = known_stack("lockstep");
   stack.name = "calibrated";
   stack.matrix = 1;  // the peak is what was reached
   stack.half = fit.half;

@@ -207,7 +207,8 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   PipelineShapes own;
   if (shapes == nullptr) shapes = &own;
   Estimate found;
-  found.memory = estimate_memory(model, layout, stack, shapes);  // checks model and layout
+  found.memory = estimate_memory(model, layout, stack, shapes,
+                                 sharers_of(layout, machine, stack));  // checks model and layout
   found.spare_bytes = machine.memory - found.memory.of_worst().total();
   const std::vector<ChunkTimes> chunks = internal::chunk_times(model, layout, machine, stack);
   const PipelineSchedule& schedule = shapes->of(layout).schedule;

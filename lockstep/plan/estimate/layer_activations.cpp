@@ -12,6 +12,8 @@ struct Kept {
   double gathered = 0;  // the same, but for stacks that keep them whole for the products' backward
   double divided = 0;   // of a rank's own
   double scores = 0;    // of attention's scores and what became of them, in bytes
+  double statistics =
+      0;  // of norms, attention and routing, in bytes: of 32 bits in every precision
 };
 
 double inner_of(const ModelShape& m, double width) {
@@ -33,6 +35,11 @@ Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stac
     kept.divided += (heads + 2 * keys) * real(m.head_width());
   }
   kept.divided += heads * real(m.value_width());
+  if (stack.own_model) {
+    // By heads and by rows, which are one for a single head; with context in the order of rows alone.
+    if (layout.context == 1 && heads > 1) kept.divided += heads * real(m.value_width());
+    kept.statistics = 4 * (heads + 2.0 / (layout.divides_rows ? layout.tensor : 1));
+  }
   if (!stack.fused_attention) {
     // The softmax; with dropout its mask and what it leaves, too.
     kept.scores = heads * real(layout.sequence) * (m.dropout ? 2 * bytes + 1 : bytes);
@@ -46,6 +53,8 @@ Kept all_of(const ModelShape& m, int64_t layer, const Layout& layout, const Stac
   const double copies = real(m.experts_per_token) / (layout.experts_folded ? layout.tensor : 1);
   kept.divided +=
       copies * (2 * real(m.hidden) + inner_of(m, real(m.expert_ffn) / layout.expert_tensor()));
+  // Scores and shares of all experts; of each copy its place, its weight and where it goes, some of them as 64 bits.
+  if (stack.own_model) kept.statistics += 4 * (2 * real(m.experts) + 9 * copies);
   return kept;
 }
 
@@ -56,8 +65,10 @@ double layer_activation_bytes(const ModelShape& m, int64_t layer, const Layout& 
   const double bytes = layout.precision == Precision::kFloat32 ? 4 : 2;
   const double rows = real(layout.rows()), alone = layout.divides_rows ? layout.tensor : 1;
   switch (layout.activations) {
-    case Activations::kRecomputed:
-      return rows * real(m.hidden) * bytes / alone;
+    case Activations::kRecomputed: {
+      constexpr double kGenerator = 5056;  // the state that the repetition starts from
+      return rows * real(m.hidden) * bytes / alone + (stack.own_model ? kGenerator : 0);
+    }
     case Activations::kAlternate: {
       // The layer's input, queries and values, attention's output, one of the MLP's inner products, its output.
       const double parts = layout.tensor;
@@ -76,8 +87,8 @@ double layer_activation_bytes(const ModelShape& m, int64_t layer, const Layout& 
   const Kept kept = all_of(m, layer, layout, stack, bytes);
   const bool drops = layout.activations == Activations::kSelective;
   const double gathered = kept.gathered / (stack.keeps_gathered ? 1 : alone);
-  return rows *
-         (bytes * (kept.whole / alone + gathered + kept.divided) + (drops ? 0 : kept.scores));
+  return rows * (bytes * (kept.whole / alone + gathered + kept.divided) + kept.statistics +
+                 (drops ? 0 : kept.scores));
 }
 
 }  // namespace lockstep::inline v0::plan

@@ -42,6 +42,26 @@ double divided(const StageParameters& parameters, const Shards& shards, bool yes
              : parameters.dense + parameters.experts;
 }
 
+// What TransformerLm's ends have beside the layers when the loss is computed.
+struct Ends {
+  double logits = 0, activations = 0;
+};
+Ends own_ends(const ModelShape& m, const Layout& layout, const Stack& stack, double element) {
+  constexpr double kMostRows = 512;  // whose logits are there at once (vocabulary_loss.h)
+  constexpr double kOfRow = 48;      // identifiers, targets, losses
+  const double words = real(m.vocab) / layout.tensor, rows = real(layout.rows());
+  Ends ends;
+  ends.logits =
+      std::min(rows, kMostRows) * words * stack.logit_bytes + words * real(m.hidden) * element;
+  // The last norm's input, its output and the output's gradient; cosines and sines of the positions.
+  ends.activations = rows * (3 * real(m.hidden) * element + kOfRow) +
+                     2 * 4 * real(layout.sequence * m.head_width()) + 4096;
+  return ends;
+}
+
+// Of Lockstep's ZeRO: whole gradients on their way to their owners, two buckets of them (zero_optimizer.h).
+constexpr double kInTransit = 2 * 25.0 * 1024 * 1024;
+
 // Adapters: two factors beside each of a layer's matrices.
 double adapter_parameters(const ModelShape& m, const Layout& layout, double layers) {
   const double widths = real(m.heads * m.head_width() + 2 * m.key_value_heads() * m.head_width() +
@@ -86,8 +106,14 @@ std::vector<StageParameters> stage_parameters(const ModelShape& model, const Lay
   return stages;
 }
 
+int sharers_of(const Layout& layout, const Machine& machine, const Stack& stack) {
+  if (!stack.shares_parameters || !machine.host) return 1;
+  const GroupPlace place = place_of(layout, "replicas", machine.ranks_per_host);
+  return std::max(1, std::min(place.per_host, place.ranks));
+}
+
 StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const Stack& stack,
-                            PipelineShapes* shapes) {
+                            PipelineShapes* shapes, int sharers) {
   check(layout, model);
   PipelineShapes own;
   const PipelineShape& shape = (shapes == nullptr ? own : *shapes).of(layout);
@@ -126,6 +152,8 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     const StageParameters& parameters = stages[static_cast<size_t>(stage)];
     MemoryParts parts;
     parts.parameters = state.parameter * divided(parameters, shards, layout.zero >= 3);
+    const bool shares = sharers > 1 && layout.zero >= 1;
+    if (shares && layout.zero < 3) parts.parameters /= sharers;
     parts.gradients = state.gradient * divided(parameters, shards, layout.zero >= 2);
     parts.optimizer = state.optimizer * divided(parameters, shards, layout.zero >= 1);
     if (layout.adapter_rank > 0) {
@@ -137,17 +165,24 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     }
     const std::vector<int> chunks = shape.schedule.chunks_of(stage);
     const std::vector<int>& held = shape.held[static_cast<size_t>(stage)];
-    for (size_t i = 0; i < chunks.size(); ++i)
+    int held_in_all = 0;
+    for (size_t i = 0; i < chunks.size(); ++i) {
       parts.activations += held[i] * of_chunk[static_cast<size_t>(chunks[i])];
+      held_in_all += held[i];
+    }
     // What one layer computes anew, or, with a kernel that recomputes by itself, what its backward has beside it.
     double working = 0;
     for (const int kind : {0, 1}) working = std::max(working, whole[kind] - kept[kind]);
     if (layout.activations != Activations::kKept) parts.activations += working;
-    if (stage == last && model.head) {
+    if (stage == last && model.head && stack.own_model) {
+      const Ends ends = own_ends(model, layout, stack, element);
+      parts.logits = ends.logits;
+      parts.activations += ends.activations;
+    } else if (stage == last && model.head) {
       parts.logits = rows * real(model.vocab) / layout.tensor * stack.logit_bytes;
       parts.activations += 2 * rows * real(model.hidden) * element / alone;
     }
-    if (layout.zero >= 3) {
+    if (layout.zero >= 3 && !(shares && sharers >= shards.dense)) {
       const double unit = stage == first || stage == last ? std::max(largest, words) : largest;
       const double gathered = layout.reshard ? 2 * unit : parameters.dense + parameters.experts;
       // Gradients of parameters that stay whole add up whole over the micro-batches.
@@ -158,9 +193,22 @@ StageMemory estimate_memory(const ModelShape& model, const Layout& layout, const
     } else if (narrow && !layout.masters) {
       parts.gathered = 2 * (parameters.dense + parameters.experts);  // casts, kept for the backward
     }
-    if (layout.pipe > 1) parts.buffers += 4 * rows * real(model.hidden) * element / alone;
-    if (layout.tensor > 1)
+    // What is received ahead and sent; of our own, each micro-batch's output as well.
+    const double messages = stack.own_model ? 2 + 6.0 / layout.tensor + held_in_all : 4;
+    constexpr double kOfMessages = 8192;
+    if (layout.pipe > 1)
+      parts.buffers += messages * rows * real(model.hidden) * element / alone +
+                       (stack.own_model ? kOfMessages : 0);
+    if (layout.tensor > 1 && !stack.own_model)
       parts.buffers += (layout.divides_rows ? 2 : 1) * rows * real(model.hidden) * element;
+    if (stack.own_model && layout.zero >= 2)
+      parts.buffers +=
+          std::min(state.gradient * (parameters.dense + parameters.experts), kInTransit);
+    // What a step has for a moment beside what it keeps.
+    if (stack.own_model) parts.activations *= 1 + 1.0 / 128;
+    // Gradients that are divided as they come are not there yet when activations are most.
+    if (stack.own_model && layout.zero >= 2 && layout.pipe == 1 && layout.micro_batches() == 1)
+      parts.activations = std::max(0.0, parts.activations - parts.gradients);
     parts.fixed = stack.fixed_bytes;
     parts.fragmentation = stack.fragmentation * (parts.activations + parts.logits + parts.gathered);
     found.stages.push_back(parts);

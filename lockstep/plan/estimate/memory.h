@@ -9,6 +9,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/plan/estimate/pipeline_shapes.h"
 #include "lockstep/plan/layout/layout.h"
+#include "lockstep/plan/machine/machine.h"
 #include "lockstep/plan/machine/stack.h"
 #include "lockstep/plan/model/model_shape.h"
 
@@ -41,10 +42,16 @@ struct LOCKSTEP_API StageMemory {
   const MemoryParts& of_worst() const { return stages[static_cast<size_t>(worst)]; }
 };
 
-// Throws InvalidArgument as check(layout, model) does. `shapes`: shared by many estimates, or none. Shapes of activations follow Korthikanti et al.
+// Throws InvalidArgument as check(layout, model) does. `shapes`: shared by many estimates, or none. `sharers`: the ranks of a
+// host that have one copy of the parameters once ZeRO divides anything, of which each counts its part
+// (Stack::shares_parameters). Shapes of activations follow Korthikanti et al.
 // (arXiv:2205.05198): s b h (34 + 5 a s / h) bytes of a GPT layer whose attention is not one kernel.
 LOCKSTEP_API StageMemory estimate_memory(const ModelShape& model, const Layout& layout,
-                                         const Stack& stack, PipelineShapes* shapes = nullptr);
+                                         const Stack& stack, PipelineShapes* shapes = nullptr,
+                                         int sharers = 1);
+
+// That number: the ranks of a host that average the same gradients, where they share, and 1 elsewhere.
+LOCKSTEP_API int sharers_of(const Layout& layout, const Machine& machine, const Stack& stack);
 
 // Bytes that one layer's forward of one micro-batch leaves on a rank for its backward.
 LOCKSTEP_API double layer_activation_bytes(const ModelShape& model, int64_t layer,

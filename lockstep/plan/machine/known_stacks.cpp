@@ -132,7 +132,8 @@ Stack fugaku_stack() {
 }
 
 std::vector<Stack> make_stacks() {
-  std::vector<Stack> all{Stack{.source = "nothing: what libraries usually reach"}};
+  std::vector<Stack> all{Stack{
+      .logit_bytes = 4, .own_model = true, .source = "nothing: what libraries usually reach"}};
   for (const auto& group : {megatron_stacks(), nvidia_stacks(), sharded_stacks(), {fugaku_stack()}})
     all.insert(all.end(), group.begin(), group.end());
   return all;

@@ -74,6 +74,7 @@ Stack stack_from_json(std::string_view text, const std::string& source) {
   stack.keeps_gathered = file.flag("keeps_gathered", stack.keeps_gathered);
   for (const auto& [name, value, least, most] : kFields)
     stack.*value = file.number_or(stack.*value, name, least, most);
+  stack.own_model = file.flag("own_model", stack.own_model);
   stack.shares_parameters = file.flag("shares_parameters", stack.shares_parameters);
   if (file.has("measured")) {
     const nlohmann::json& measured = file.list("measured");
@@ -83,7 +84,8 @@ Stack stack_from_json(std::string_view text, const std::string& source) {
   }
   for (const auto& [key, value] : json.items()) {
     const bool known = key == "name" || key == "source" || key == "fused_attention" ||
-                       key == "keeps_gathered" || key == "shares_parameters" || key == "measured" ||
+                       key == "keeps_gathered" || key == "shares_parameters" ||
+                       key == "own_model" || key == "measured" ||
                        std::any_of(std::begin(kFields), std::end(kFields),
                                    [&](const Field& field) { return key == field.name; });
     if (!known) file.say(key, "is no field of a stack; leave it out");
@@ -95,6 +97,7 @@ std::string to_json(const Stack& stack) {
   ordered_json object{{"name", stack.name},
                       {"fused_attention", stack.fused_attention},
                       {"keeps_gathered", stack.keeps_gathered},
+                      {"own_model", stack.own_model},
                       {"shares_parameters", stack.shares_parameters}};
   for (const Field& field : kFields) object[field.name] = stack.*field.value;
   if (!stack.measured.empty()) {

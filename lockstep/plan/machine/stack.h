@@ -47,6 +47,10 @@ struct LOCKSTEP_API Stack {
   bool keeps_gathered = true;
   // Of each output of the head while the loss is computed: its copies and its gradient.
   double logit_bytes = 10;
+  // The model is TransformerLm (lockstep/model), and what it keeps beside the inputs of its products is known: attention's
+  // output by heads and by rows, statistics of norms and attention, routing; a loss that has the logits of some rows at a
+  // time and computes the head's gradient in the forward; messages of a pipeline. logit_bytes are then of those rows.
+  bool own_model = false;
   // What the allocator keeps beyond what is asked of it, as a share of what changes within a step.
   double fragmentation = 0;
   // The ranks of a host that compute on its processors have one copy of the parameters where ZeRO divides anything:

@@ -86,7 +86,10 @@ class Search {
 
 bool Search::fits(const Layout& layout) {
   ++result_.weighed;
-  const double needed = estimate_memory(model_, layout, stack_, &shapes_).of_worst().total();
+  const double needed =
+      estimate_memory(model_, layout, stack_, &shapes_, sharers_of(layout, machine_, stack_))
+          .of_worst()
+          .total();
   if (needed <= machine_.memory) return true;
   const Unfit unfit{layout, needed - machine_.memory};
   const auto [at, fresh] = unfit_.try_emplace(key_of(layout), unfit);

@@ -101,7 +101,9 @@ int measure_ways(const ParallelismArguments& arguments, DividedPlan plan) {
     write_all(STDERR_FILENO, "left out: " + left.name + ": " + left.why + "\n");
   for (DividedWay& way : plan.ways) {
     const DividedTheory theory = theory_of(way, arguments.settings);
-    found.rows.push_back({.way = std::move(way), .theory = theory, .runs = {}});
+    const double bytes = planned_bytes(way, arguments.settings);
+    found.rows.push_back(
+        {.way = std::move(way), .theory = theory, .planned_bytes = bytes, .runs = {}});
   }
   if (!arguments.hardware.empty())
     plan_steps(found.rows, {plan::find_calibration(arguments.hardware), arguments.settings});

@@ -156,6 +156,10 @@ double DividedRank::sent_in_all() const {
                          [](double sum, const auto& one) { return sum + one.second; });
 }
 
+int64_t DividedRank::bytes_in_all() const {
+  return parameters + gradients + state + buffers + activations;
+}
+
 DividedRecord parse_divided_record(const std::string& text, const std::string& source) {
   try {
     const DividedRecord record = nlohmann::json::parse(text);

@@ -27,6 +27,7 @@ struct DividedRank {
   double span = 0, busy = 0;
 
   double sent_in_all() const;
+  int64_t bytes_in_all() const;  // of tensors: all but pss
 };
 // The results of a job's ranks.
 struct DividedRecord {

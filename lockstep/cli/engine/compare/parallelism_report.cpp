@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cli/engine/train/auto_mesh.h"
 #include "lockstep/core/quantile.h"
 #include "lockstep/report/bar_chart.h"
 #include "lockstep/report/table.h"
@@ -54,6 +55,12 @@ Sheet sheet_of_rows(const DividedComparison& comparison) {
                            theory = activations_in_theory(comparison, row);
               return theory > 0 ? beside(measured, theory) : in_mib(measured);
             }),
+      shown({"in all", "合计"},
+            [](const DividedRow& row) {
+              const double off = row.planned_bytes / row.bytes() - 1;
+              return beside(row.bytes(), row.planned_bytes) + " (" + (off > 0 ? "+" : "") +
+                     percent(off, 1) + ")";
+            }),
       shown({"PSS", "PSS"}, [](const DividedRow& row) { return in_mib(row.most().pss); }),
       shown({"sent a step", "每步发送"},
             [](const DividedRow& row) { return beside(row.sent(), row.theory.sent); }),
@@ -82,6 +89,7 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                                 {"state", row.theory.state},
                                 {"activations", activations_in_theory(comparison, row)},
                                 {"activations_share", row.theory.activations},
+                                {"bytes", row.planned_bytes},
                                 {"sent", row.theory.sent}};
   if (row.theory.bubble) theory["bubble"] = *row.theory.bubble;
   if (const auto planned = row.planned_step_ms()) {
@@ -103,6 +111,7 @@ nlohmann::ordered_json row_json(const DividedComparison& comparison, const Divid
                       {"state", most.state},
                       {"buffers", most.buffers},
                       {"activations", most.activations},
+                      {"bytes", row.bytes()},
                       {"pss", most.pss},
                       {"sent", row.sent()},
                       {"step_ms", row.step_ms()},
@@ -149,6 +158,18 @@ std::vector<double> slowest_ranks(const std::vector<DividedRecord>& runs) {
       slowest.back() = std::max(slowest.back(), rank.step_ms);
   }
   return slowest;
+}
+
+std::optional<Words> choice_words(const DividedComparison& comparison) {
+  const auto choice = planned_choice(comparison);
+  if (!choice) return std::nullopt;
+  if (choice->behind <= 0)
+    return Words{"The plan's choice, " + choice->way + ", is the fastest measured one.",
+                 "计划选中的 " + choice->way + " 就是实测最快的方式。"};
+  const std::string behind = percent(choice->behind, 1);
+  return Words{"The plan's choice, " + choice->way + ", took " + behind +
+                   " longer than the fastest measured one.",
+               "计划选中的 " + choice->way + " 比实测最快的方式慢 " + behind + "。"};
 }
 
 Words settings_words(const DividedComparison& comparison) {
@@ -210,6 +231,14 @@ DividedRank DividedRow::most() const {
   return most;
 }
 
+double DividedRow::bytes() const {
+  double most = 0;
+  if (runs.empty()) return most;
+  for (const DividedRank& rank : runs.back().by_rank)
+    most = std::max(most, as_bytes(rank.bytes_in_all()));
+  return most;
+}
+
 double DividedRow::sent() const {
   double most = 0;
   if (runs.empty()) return most;
@@ -228,11 +257,32 @@ double activations_in_theory(const DividedComparison& comparison, const DividedR
   return row.theory.activations / found->theory.activations * as_bytes(found->most().activations);
 }
 
+std::optional<PlannedChoice> planned_choice(const DividedComparison& comparison) {
+  std::vector<const DividedRow*> rows;
+  for (const DividedRow& row : comparison.rows)
+    if (!row.way.experts && !row.runs.empty() && row.planned_step_ms()) rows.push_back(&row);
+  if (rows.size() < 2) return std::nullopt;
+  std::stable_sort(rows.begin(), rows.end(), [](const DividedRow* a, const DividedRow* b) {
+    return *a->planned_step_ms() < *b->planned_step_ms();
+  });
+  std::vector<plan::Candidate> candidates(rows.size());
+  double least = rows.front()->step_ms();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    candidates[i].layout = planned_layout(rows[i]->way, comparison.settings);
+    candidates[i].estimate.step = *rows[i]->planned_step_ms();
+    least = std::min(least, rows[i]->step_ms());
+  }
+  const auto chosen = static_cast<size_t>(&simplest_of(candidates) - candidates.data());
+  return PlannedChoice{.way = rows[chosen]->way.name,
+                       .behind = rows[chosen]->step_ms() / least - 1};
+}
+
 std::string divided_table(const DividedComparison& comparison) {
   std::string text = text_of(sheet_of_rows(comparison));
   text +=
-      "\nMiB of the rank that has most, measured / in theory. In brackets: how far the runs are "
-      "apart.\n";
+      "\nMiB of the rank that has most, measured / in theory; in all: measured / by a plan. In "
+      "brackets: how far a plan is off, and how far the runs are apart.\n";
+  if (const auto words = choice_words(comparison)) text += words->en + "\n";
   for (const LeftOutWay& left : comparison.left_out)
     text += "Left out: " + left.name + ": " + left.why + "\n";
   return text;
@@ -253,6 +303,8 @@ nlohmann::ordered_json to_json(const DividedComparison& comparison) {
                               {"processor", comparison.processor},
                               {"processors", comparison.processors},
                               {"date", comparison.date}};
+  if (const auto choice = planned_choice(comparison))
+    json["chosen"] = {{"way", choice->way}, {"behind", choice->behind}};
   json["ways"] = nlohmann::ordered_json::array();
   for (const DividedRow& row : comparison.rows) json["ways"].push_back(row_json(comparison, row));
   json["left_out"] = nlohmann::ordered_json::array();
@@ -293,6 +345,7 @@ std::string divided_page(const DividedComparison& comparison) {
        "理论”；理论假设一切都均匀划分。激活值的理论值由数据并行的实测值推出。"
        "expert 一行训练的是带专家的模型，参数更多。"});
   page.table(sheet_of_rows(comparison));
+  if (auto words = choice_words(comparison)) page.paragraph(std::move(*words));
   page.pictures({divided_memory_picture(comparison), divided_time_picture(comparison)});
   std::vector<std::pair<Words, Words>> left;
   for (const LeftOutWay& one : comparison.left_out)

@@ -16,6 +16,7 @@ namespace lockstep::inline v0::engine {
 struct DividedRow {
   DividedWay way;
   DividedTheory theory;
+  double planned_bytes = 0;
   std::vector<DividedRecord> runs;  // empty where it failed
   std::string failure = {};
   // A step's, on the machine that was given; or one for each time that this one was measured.
@@ -29,6 +30,7 @@ struct DividedRow {
   double bubble() const;
   DividedRank most() const;  // the last run's largest value of each figure
   double sent() const;       // the rank's that sends most
+  double bytes() const;      // the last run's, of tensors, of the rank that has most
 };
 
 struct DividedComparison {
@@ -42,6 +44,14 @@ struct DividedComparison {
 // A row's activations in theory, in bytes, from those of one process. These are read from the first
 // row with data alone, which must have run; 0 without it.
 double activations_in_theory(const DividedComparison& comparison, const DividedRow& row);
+
+// What a plan would choose of the ways that train the same model, as `lockstep train --mesh auto` chooses.
+struct PlannedChoice {
+  std::string way;
+  double behind = 0;  // how much longer its step was measured than the shortest, as a share of this
+};
+// Nothing unless two such ways or more are planned and have run.
+std::optional<PlannedChoice> planned_choice(const DividedComparison& comparison);
 
 std::string divided_table(const DividedComparison& comparison);
 nlohmann::ordered_json to_json(const DividedComparison& comparison);

@@ -172,7 +172,8 @@ TEST(ParallelismReport, TableJsonAndPage) {
   DividedComparison comparison;
   for (const char* name : {"data=4", "pipe=4", "tensor=4"}) {
     const DividedWay way = way_of({}, name);
-    comparison.rows.push_back({.way = way, .theory = theory_of(way, {}), .runs = {}});
+    comparison.rows.push_back(
+        {.way = way, .theory = theory_of(way, {}), .planned_bytes = 5e6, .runs = {}});
   }
   comparison.rows[0].runs = {record_of(8), record_of(10), record_of(12)};
   comparison.rows[1].runs = {record_of(20)};
@@ -197,12 +198,23 @@ TEST(ParallelismReport, TableJsonAndPage) {
       divided_page(comparison),
       AllOf(HasSubstr("以各种方式划分"), HasSubstr("4 个 rank × "), HasSubstr("Memory of a rank"),
             HasSubstr("&lt;it&gt; broke"), Not(HasSubstr("<it>"))));
-  EXPECT_THAT(table, Not(HasSubstr("planned"))) << "no machine was given";
+  EXPECT_THAT(table, Not(HasSubstr("  planned"))) << "no machine was given";
   comparison.rows[0].planned_ms = {30, 9, 10};
   comparison.rows[1].planned_ms = {21};
   EXPECT_THAT(divided_table(comparison),
               AllOf(HasSubstr("planned"), HasSubstr("10.0 (0 %)"), HasSubstr("21.0 (+5 %)")));
   EXPECT_EQ(to_json(comparison).at("ways")[0].at("theory").at("step_ms"), 10);
+  EXPECT_THAT(divided_table(comparison),
+              HasSubstr("The plan's choice, data=4, is the fastest measured one.\n"));
+  // Planned as fast as a plan can tell, data is simpler; and it is twice as fast.
+  comparison.rows[1].planned_ms = {9.9};
+  EXPECT_EQ(planned_choice(comparison)->way, "data=4");
+  comparison.rows[1].planned_ms = {5};
+  EXPECT_EQ(planned_choice(comparison)->way, "pipe=4");
+  EXPECT_DOUBLE_EQ(to_json(comparison).at("chosen").at("behind"), 1);
+  EXPECT_THAT(divided_page(comparison), HasSubstr("计划选中的 pipe=4 比实测最快的方式慢 100.0 %"));
+  comparison.rows[1].planned_ms = {};
+  EXPECT_FALSE(planned_choice(comparison)) << "there is nothing to choose";
 }
 
 }  // namespace

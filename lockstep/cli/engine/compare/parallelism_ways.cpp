@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/plan/estimate/memory.h"
 #include "lockstep/plan/lm_cut.h"
 #include "lockstep/plan/pipeline_schedule.h"
 #include "lockstep/plan/pipeline_timing.h"
@@ -156,6 +157,16 @@ plan::Layout planned_layout(const DividedWay& way, const DividedSettings& settin
   layout.masters = false;
   layout.cut = layers_of_cut(how.cut, divided_model(settings, way.experts).num_hidden_layers);
   return layout;
+}
+
+double planned_bytes(const DividedWay& way, const DividedSettings& settings) {
+  const plan::Layout layout = planned_layout(way, settings);
+  // From stage 1 of ZeRO on a host's ranks have one copy of the parameters.
+  const int sharers = layout.zero > 0 ? static_cast<int>(layout.replicas()) : 1;
+  return plan::estimate_memory(planned_model(way, settings), layout, plan::known_stack("lockstep"),
+                               nullptr, sharers)
+      .of_worst()
+      .total();
 }
 
 DividedTheory theory_of(const DividedWay& way, const DividedSettings& settings) {

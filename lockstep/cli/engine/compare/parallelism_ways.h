@@ -53,6 +53,9 @@ DividedPlan plan_divided(const DividedSettings& settings);
 plan::ModelShape planned_model(const DividedWay& way, const DividedSettings& settings);
 plan::Layout planned_layout(const DividedWay& way, const DividedSettings& settings);
 
+// What a planner says that the rank with most has of tensors at the worst moment of a step, in bytes, on one host.
+double planned_bytes(const DividedWay& way, const DividedSettings& settings);
+
 // The theory for one rank, where everything divides evenly.
 struct DividedTheory {
   // In bytes; the state is Adam's. Each rank counts as if it had a host of its own. On one host
