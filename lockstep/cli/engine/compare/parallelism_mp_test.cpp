@@ -46,8 +46,8 @@ TEST(CompareParallelism, EveryWayTrainsTheSameAndIsMeasured) {
     EXPECT_EQ(way.at("theory").at("planned_ms").size(), 1U) << "one round";
     // Routers choose unevenly; and small tensors, of kilobytes in all, are not planned.
     const double bytes = measured.at("bytes"), planned = way.at("theory").at("bytes");
-    if (!way.at("experts").get<bool>())
-      EXPECT_NEAR(planned, bytes, 0.02 * bytes + 4e4) << way.at("way");
+    const double within = way.at("experts").get<bool>() ? 0.2 : 0.02;
+    EXPECT_NEAR(planned, bytes, within * bytes + 4e4) << way.at("way");
     EXPECT_EQ(way.at("theory").contains("bubble"), measured.contains("bubble"));
   }
   // The figures equal theory to the byte, since nothing divides unevenly here.
