@@ -47,12 +47,16 @@ struct Ends {
   double logits = 0, activations = 0;
 };
 Ends own_ends(const ModelShape& m, const Layout& layout, const Stack& stack, double element) {
-  constexpr double kMostRows = 512;  // whose logits are there at once (vocabulary_loss.h)
-  constexpr double kOfRow = 48;      // identifiers, targets, losses
+  // Whose logits are there at once (vocabulary_loss.cpp): on processors so many rows; on devices, which compute in 16
+  // bits, so many logits, of which the product's, those of 32 bits and their gradient in 16 exist together.
+  constexpr double kMostRows = 512, kMostLogits = 64.0 * (1 << 20), kNarrow = 10;
+  const bool narrow = layout.precision != Precision::kFloat32;
+  constexpr double kOfRow = 48;  // identifiers, targets, losses
   const double words = real(m.vocab) / layout.tensor, rows = real(layout.rows());
   Ends ends;
+  const double at_once = std::min(rows, narrow ? kMostLogits / real(m.vocab) : kMostRows);
   ends.logits =
-      std::min(rows, kMostRows) * words * stack.logit_bytes + words * real(m.hidden) * element;
+      at_once * words * (narrow ? kNarrow : stack.logit_bytes) + words * real(m.hidden) * element;
   // The last norm's input, its output and the output's gradient; cosines and sines of the positions.
   ends.activations = rows * (3 * real(m.hidden) * element + kOfRow) +
                      2 * 4 * real(layout.sequence * m.head_width()) + 4096;
