@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/bench/program_experiment.h"
 #include "lockstep/cli/engine/calibrate/measure.h"
@@ -60,14 +61,15 @@ void measure_machine(const ParallelismArguments& arguments) {
 // A run's first process starts its ranks, which have the same arguments.
 int run_way(const ParallelismArguments& arguments) {
   const DividedSettings& settings = arguments.settings;
+  std::optional<DividedWay> way;  // none: the machine
+  if (arguments.way != kMachine) way = way_called(arguments.way, settings);
   if (launch::read_job_environment(process_env()).launcher != launch::Launcher::kNone) {
-    if (arguments.way == kMachine)
-      measure_machine(arguments);
+    if (way)
+      run_divided_rank(*way, settings, arguments.record);
     else
-      run_divided_rank(way_called(arguments.way, settings), settings, arguments.record);
+      measure_machine(arguments);
     return 0;
   }
-  if (arguments.way != kMachine) (void)way_called(arguments.way, settings);
   launch::LaunchOptions options;
   options.command = {"lockstep", "compare"};
   options.command.insert(options.command.end(), arguments.given.begin(), arguments.given.end());
@@ -81,11 +83,11 @@ int run_way(const ParallelismArguments& arguments) {
 // Plans every row's step on the machine.
 void plan_steps(std::vector<DividedRow>& rows, const StepPlanner& planner) {
   for (DividedRow& row : rows) {
-    std::string why;
-    if (const auto planned = planner.step_ms(row.way, why))
-      row.planned_ms.push_back(*planned);
-    else
-      write_all(STDERR_FILENO, "not planned: " + row.way.name + ": " + why + "\n");
+    try {
+      row.planned_ms.push_back(planner.step_ms(row.way));
+    } catch (const InvalidArgument& error) {
+      write_all(STDERR_FILENO, "not planned: " + row.way.name + ": " + error.what() + "\n");
+    }
   }
 }
 

@@ -161,10 +161,8 @@ plan::Layout planned_layout(const DividedWay& way, const DividedSettings& settin
 
 double planned_bytes(const DividedWay& way, const DividedSettings& settings) {
   const plan::Layout layout = planned_layout(way, settings);
-  // From stage 1 of ZeRO on a host's ranks have one copy of the parameters.
-  const int sharers = layout.zero > 0 ? static_cast<int>(layout.replicas()) : 1;
   return plan::estimate_memory(planned_model(way, settings), layout, plan::known_stack("lockstep"),
-                               nullptr, sharers)
+                               nullptr, static_cast<int>(layout.replicas()))
       .of_worst()
       .total();
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/core/errors.h"
 #include "lockstep/plan/estimate/estimate.h"
 
 namespace lockstep::inline v0::engine {
@@ -13,15 +12,10 @@ StepPlanner::StepPlanner(plan::Calibration machine, const DividedSettings& setti
       machine_(plan::with_ranks(std::move(machine), settings.nproc)),
       stack_(machine_.stack.value_or(plan::known_stack("lockstep"))) {}
 
-std::optional<double> StepPlanner::step_ms(const DividedWay& way, std::string& why) const {
-  try {
-    return 1000 * plan::estimate(planned_model(way, settings_), planned_layout(way, settings_),
-                                 machine_.machine, stack_)
-                      .step;
-  } catch (const InvalidArgument& error) {
-    why = error.what();
-    return std::nullopt;
-  }
+double StepPlanner::step_ms(const DividedWay& way) const {
+  return 1000 * plan::estimate(planned_model(way, settings_), planned_layout(way, settings_),
+                               machine_.machine, stack_)
+                    .step;
 }
 
 std::vector<MeasuredModel> models_to_measure(const std::vector<DividedWay>& ways,

@@ -1,8 +1,6 @@
 // The step times that `lockstep compare --parallelism` plans beside those that it measures.
 #pragma once
 
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "lockstep/cli/engine/calibrate/step_parts.h"
@@ -16,8 +14,8 @@ class StepPlanner {
  public:
   StepPlanner(plan::Calibration machine, const DividedSettings& settings);
 
-  // A step's milliseconds. Where the planner does not know the way: nothing, and `why` says the reason.
-  std::optional<double> step_ms(const DividedWay& way, std::string& why) const;
+  // A step's milliseconds. Throws InvalidArgument for a way that the planner does not know.
+  double step_ms(const DividedWay& way) const;
 
  private:
   DividedSettings settings_;
