@@ -256,10 +256,12 @@ void Attempt::look_for_exits() {
     Subprocess& process = workers_[static_cast<size_t>(rank)]->process();
     const auto status = process.poll();
     if (!status) continue;
-    const RankExit exit{rank, *status, board_.read(rank).gave_up};
+    RankExit exit{rank, *status, board_.read(rank).gave_up};
+    exit.done = status->signal != 0 && !supervisor_.stopping() &&
+                board_.presence(rank) == trace::CallBoard::Presence::kAllFinished;
     if (waits_for_word(exit)) continue;
     exits.push_back(exit);
-    if (status->ok()) board_.set_presence(rank, trace::CallBoard::Presence::kEnded);
+    if (exit.well()) board_.set_presence(rank, trace::CallBoard::Presence::kEnded);
     exits_.push_back(exits.back());
     if (!process.group_alive()) sentinel_.forget(rank);
   }
@@ -274,7 +276,8 @@ void Attempt::look_for_exits() {
   if (left_behind) left_at_ = Clock::now();
   bool ends = false;
   for (const RankExit& exit : exits) {
-    if (exit.status.ok()) continue;
+    if (exit.done) say_done(exit);
+    if (exit.well()) continue;
     const bool waits = supervisor_.waits(exit.local_rank);
     ends = ends || !(waits || left_behind);
     // Its children have no rank to serve, and the next process must find their ports free.

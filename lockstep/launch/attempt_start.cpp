@@ -226,6 +226,15 @@ void Attempt::start_again(int rank) {
 }
 
 // For a rank that failed and had restarts left. Follows the rank's own output.
+void Attempt::say_done(const RankExit& exit) {
+  Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
+  worker.err().overtake(std::chrono::steady_clock::now());
+  const int rank = job_.node.first_rank + exit.local_rank;
+  context_.err.put(
+      -2, {done_line(rank, name_in_role(options_.roles, rank), exit.status, worker.process().pid())},
+      "");
+}
+
 void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());

@@ -115,6 +115,12 @@ std::string left_behind_line(int rank, const std::string& role, const ExitStatus
   return end_line(rank, role, status, pid) + "the others go on without it\n";
 }
 
+std::string done_line(int rank, const std::string& role, const ExitStatus& status, int pid) {
+  return end_line(rank, role, status, pid) +
+         "all ranks had done their steps, so it is not started again; what it was still to do is "
+         "not done\n";
+}
+
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
                          int number, int most) {
   const std::string line = end_line(rank, role, status, pid);

@@ -43,6 +43,8 @@ inline constexpr int kUncounted = -1;
 // that ended and its `number`-th of `most` restarts; 0: for none, since the job ends.
 std::string restart_line(int rank, const std::string& role, const ExitStatus& status, int pid,
                          int number, int most);
+// The same for a rank of which nothing is waited for any more (RankExit::done).
+std::string done_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 // The same for a rank that is not replaced: "...; the others go on without it".
 std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 

@@ -12,7 +12,7 @@ namespace lockstep::inline v0::launch {
 
 RankExit choose_first_failure(std::span<const RankExit> exits) {
   const auto weight = [](const RankExit& exit) {
-    const int kind = exit.status.ok()                ? 4
+    const int kind = exit.well()                ? 4
                      : exit.gave_up                  ? 3
                      : exit.status.signal == 0       ? 2
                      : exit.status.signal == SIGABRT ? 1
@@ -22,7 +22,7 @@ RankExit choose_first_failure(std::span<const RankExit> exits) {
   const auto first =
       std::min_element(exits.begin(), exits.end(),
                        [&](const RankExit& a, const RankExit& b) { return weight(a) < weight(b); });
-  LOCKSTEP_CHECK(first != exits.end() && !first->status.ok(), "there is a failure to choose");
+  LOCKSTEP_CHECK(first != exits.end() && !first->well(), "there is a failure to choose");
   return *first;
 }
 
@@ -74,7 +74,7 @@ bool Supervisor::comes_back(const RankExit& exit) {
   const auto rank = static_cast<size_t>(exit.local_rank);
   const bool hopeless = exit.status.signal == 0 && exit.status.exit_code == 2;
   const bool may = restarts_are_left(exit.local_rank) || (exit.excused && !any_ended_well_);
-  if (exit.status.ok() || hopeless || !may) return false;
+  if (exit.well() || hopeless || !may) return false;
   if (restarts_[rank] >= ranks_[rank].restarts && !exit.excused) ++replaced_;
   return true;
 }
@@ -115,15 +115,15 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
   std::vector<RankExit> failures;
   for (const RankExit& exit : exits) {
     const bool service = ranks_[static_cast<size_t>(exit.local_rank)].service;
-    any_ended_well_ = any_ended_well_ || (exit.status.ok() && !service);
+    any_ended_well_ = any_ended_well_ || (exit.well() && !service);
   }
   std::vector<RankExit> back;
   for (const RankExit& exit : exits) {
     const auto rank = static_cast<size_t>(exit.local_rank);
     alive_[rank] = false;
     --running_;
-    if ((exit.status.ok() || is_left_[rank]) && !ranks_[rank].service) --to_be_served_;
-    if (!exit.status.ok() && !is_left_[rank]) (comes_back(exit) ? back : failures).push_back(exit);
+    if ((exit.well() || is_left_[rank]) && !ranks_[rank].service) --to_be_served_;
+    if (!exit.well() && !is_left_[rank]) (comes_back(exit) ? back : failures).push_back(exit);
   }
   const bool stopping = phase_ != Phase::kRunning;
   const bool without = !stopping && goes_on_without(failures);

@@ -18,6 +18,10 @@ struct RankExit {
   bool gave_up = false;  // it only waited for others
   // Because of a stopped rank, which is replaced: the replacement of this rank is not counted.
   bool excused = false;
+  // It was killed when all ranks had done their work, and none waits for it.
+  bool done = false;
+
+  bool well() const { return status.ok() || done; }
 };
 
 struct SignalOrder {
@@ -70,7 +74,7 @@ class Supervisor {
   Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone = true, int replacements = 0,
              bool shrinks = false);
 
-  // All ends found in one look. After a failure the others stop: SIGTERM, and SIGKILL after the
+  // All ends found in one look. RankExit::well() is a success. After a failure the others stop: SIGTERM, and SIGKILL after the
   // grace; but a rank that has restarts left waits for the next one instead. Services stop in the
   // same way when no ranks are left to serve; their exit codes then do not matter.
   std::vector<SignalOrder> on_exits(std::span<const RankExit> exits, Time now);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -33,7 +34,7 @@ ParameterParts drawn_values(const LmConfig& config) {
 
 // A few of the values that the ranks are about to take, for their comparison.
 uint64_t probe_of(const ParameterParts& values, const LmConfig& config) {
-  const at::Tensor some = at::empty({std::min<int64_t>(16, config.hidden_size)}, at::kFloat);
+  const at::Tensor some = at::zeros({std::min<int64_t>(16, config.hidden_size)}, at::kFloat);
   values(kEmbeddings, 0, some);
   return fingerprint(std::string_view(static_cast<const char*>(some.const_data_ptr()),
                                       static_cast<size_t>(some.nbytes())));
@@ -349,6 +350,31 @@ void ParallelLm::load(const Checkpoint& checkpoint, const std::string& source,
 }
 NamedTensors ParallelLm::gather() {
   return divided().gather();
+}
+// The number of steps, then the share of divided().
+int64_t ParallelLm::share_bytes() const {
+  return static_cast<int64_t>(sizeof state_->steps) + divided().share_bytes();
+}
+void ParallelLm::write_share(const at::Tensor& into) const {
+  const auto head = static_cast<int64_t>(sizeof state_->steps);
+  if (!into.defined() || into.numel() < head)
+    throw InvalidArgument("ParallelLm: write_share() takes uint8 [share_bytes()], contiguous");
+  divided().write_share(into.narrow(0, head, into.numel() - head));
+  std::memcpy(into.mutable_data_ptr(), &state_->steps, sizeof state_->steps);
+}
+at::Tensor ParallelLm::share_in(at::Tensor memory) const {
+  const int64_t bytes = share_bytes();
+  if (!memory.defined() || memory.numel() < bytes) memory = at::empty({bytes}, at::kByte);
+  const at::Tensor share = memory.narrow(0, 0, bytes);
+  write_share(share);
+  return share;
+}
+void ParallelLm::restore_share(const at::Tensor& share) {
+  const auto head = static_cast<int64_t>(sizeof state_->steps);
+  if (!share.defined() || share.numel() < head)
+    throw DataError("ParallelLm: restore_share(): the share is too short");
+  divided().restore_share(share.narrow(0, head, share.numel() - head));
+  std::memcpy(&state_->steps, share.const_data_ptr(), sizeof state_->steps);
 }
 void ParallelLm::count_activations() {
   state_->pipeline->count_activations();

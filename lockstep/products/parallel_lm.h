@@ -136,6 +136,17 @@ class LOCKSTEP_API ParallelLm {
             CheckpointParts parts = CheckpointParts::kAll);
   NamedTensors gather();  // the whole model's parameters on rank 0
 
+  // DividedParameters' functions of these names, and steps(): all that training continues from but
+  // the options and what a program has beside the model. With RollbackRecovery
+  // (recover/rollback_recovery.h), a model that lost ranks is made again, with values that write
+  // nothing, and takes its share back.
+  int64_t share_bytes() const;
+  void write_share(const at::Tensor& into) const;
+  // write_share() into `memory`, an earlier share that is no longer needed, where that is large
+  // enough, otherwise into new memory. Does not communicate.
+  at::Tensor share_in(at::Tensor memory) const;
+  void restore_share(const at::Tensor& share);
+
   // Returns the statistics of all layers' routers in the last step(), with the tokens of all rows,
   // the same on all ranks. Entropy and balance are means over the micro-batches weighted by their
   // tokens. They are also means over the ranks where the routers' losses have no coefficient, since

@@ -290,6 +290,63 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
 
 // Texts whose rows do not divide are padded without a change of numbers; rows with different
 // batches get an error.
+// Another model of the same ranks takes back what one has written, and does what that one did.
+TEST(ParallelLm, GoesOnFromTheSharesOfItsRanks) {
+  LmConfig config = small();
+  config.hidden_dropout = 0.1;
+  ParallelLmOptions without = values_alike();
+  without.values = [](const std::string&, int64_t, const at::Tensor&) {};
+  const auto train = [](ParallelLm& model, int64_t steps) {
+    for (int64_t step = 0; step < steps; ++step) {
+      model.step(batch_of());
+      model.update({.max_norm = 0.5});
+    }
+  };
+  for (const auto& [mesh, zero] :
+       std::vector<std::pair<std::string, int>>{{"data=2,tensor=2", 0},
+                                                {"data=2,tensor=2", 3},
+                                                {"pipe=2,data=2", 1},
+                                                {"context=2,data=2", 2}}) {
+    const std::string who = mesh + " zero " + std::to_string(zero);
+    testing::run_threads(4, [&, zero = zero](Communicator& comm) {
+      for (const int64_t before : {0, 2}) {
+        ParallelLm model(config, comm, by(mesh, zero), values_alike());
+        // Without weights of attention, which stay as they are.
+        const OptimizerGroup group{
+            [&] {
+              std::vector<std::string> names;
+              for (const auto& [name, shape] : model.divided().whole_shapes())
+                if (name.find("self_attn") == std::string::npos) names.push_back(name);
+              return names;
+            }(),
+            std::make_shared<torch::optim::AdamWOptions>(1e-2)};
+        model.divided().make_optimizer(torch::optim::AdamWOptions(1e-2), {group});
+        train(model, before);
+        const at::Tensor kept = model.share_in({}).clone();
+        train(model, 2);
+        const at::Tensor expected = model.share_in({}).clone();
+        EXPECT_FALSE(at::equal(kept, expected)) << who;
+
+        ParallelLm again(config, comm, by(mesh, zero), without);
+        again.divided().make_optimizer(torch::optim::AdamWOptions(1e-2), {group});
+        again.restore_share(kept);
+        EXPECT_EQ(again.steps(), static_cast<uint64_t>(before)) << who;
+        train(again, 2);
+        EXPECT_TRUE(at::equal(again.share_in(at::empty({kept.numel() * 2}, at::kByte)), expected))
+            << who;
+
+        const auto refuses = [&](const at::Tensor& share, const char* why) {
+          EXPECT_THAT(message_of<DataError>([&] { again.restore_share(share); }), HasSubstr(why))
+              << who;
+        };
+        refuses(kept.narrow(0, 0, 4), "is too short");
+        refuses(kept.narrow(0, 0, kept.numel() - 4), "it is of another model, mesh or optimizer");
+        refuses(kept.view(at::kLong), "uint8, 1-D");
+      }
+    });
+  }
+}
+
 TEST(ParallelLm, AnyLengthsDivide) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{{5, 6}, {1, 2}, {9, 8, 4}, {3}}) {
     int64_t all = 0;

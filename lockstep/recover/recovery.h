@@ -127,8 +127,8 @@ class LOCKSTEP_API Recovery {
   Times times() const { return times_; }  // of the recoveries so far
 
   // Called at the end: returns once all ranks have done all their steps, so that none ends while
-  // others still need it. Recovers by itself. A rank that dies afterwards ends the job, since no
-  // rank is left to meet its replacement.
+  // others still need it. Recovers by itself. A rank that is killed afterwards is not
+  // replaced, since no rank is left to meet its replacement, and does not fail the job.
   // Collective: all ranks call it.
   void finish();
 

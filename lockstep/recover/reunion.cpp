@@ -76,6 +76,7 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
 void finish_together(Communicator& comm) {
   say(comm, Presence::kFinished);
   comm.barrier();
+  say(comm, Presence::kAllFinished);
 }
 
 void say_at_work(const Communicator& comm) {

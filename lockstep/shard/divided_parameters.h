@@ -111,6 +111,16 @@ class LOCKSTEP_API DividedParameters {
   // The whole model's parameters on rank 0, new tensors, in the model's order; nothing on the others.
   NamedTensors gather();
 
+  // This rank's parameters and, after make_optimizer(), its part of the optimizer's state, as bytes (uint8, 1-D,
+  // contiguous), without options: for a run that goes back to it, or whose rank is replaced
+  // (recover/rollback_recovery.h). Call these between steps. The first two do not communicate.
+  int64_t share_bytes() const;
+  void write_share(const at::Tensor& into) const;  // of share_bytes()
+  // Takes back what the rank with this number has written, of the same model, mesh, optimizer and options; returns
+  // when all ranks' parts are there. Throws DataError for bytes of another division; this rank's are undefined then,
+  // and the others wait.
+  void restore_share(const at::Tensor& share);
+
   // Bytes of this rank, activations left out. Do not communicate.
   struct Memory {
     int64_t parameters = 0, gradients = 0, state = 0, buffers = 0;

@@ -66,8 +66,9 @@ class LOCKSTEP_API CallBoard {
   // What the other ranks can still expect of a rank.
   enum class Presence : uint64_t {
     kAtWork,
-    kFinished,  // it reports that no other rank needs it any more
-    kEnded,     // its process has ended, with 0, as the agent reports
+    kFinished,     // it reports that it needs no other rank any more
+    kAllFinished,  // it has seen that all ranks have finished: none waits for it
+    kEnded,        // its process has ended well, as the agent reports
   };
 
   // A new board for `ranks` local ranks, in a sealed memfd.

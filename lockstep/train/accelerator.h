@@ -178,6 +178,17 @@ class LOCKSTEP_API Accelerator {
     state_->save(path, files);
   }
   void load_state(const std::filesystem::path& path) { state_->load(path); }
+  // The same as bytes in memory (uint8, 1-D), this rank's: for a run whose ranks are replaced where
+  // they die (RollbackRecovery::State, recover/rollback_recovery.h). The accelerator and what it
+  // prepares are then made again on the new ranks, and take the share back. Where every rank has
+  // the whole model, a share has all of it. `memory`: an earlier share that is no longer needed,
+  // whose memory is used again where that suffices. share() does not communicate; restore_share()
+  // is collective.
+  // Requires: between steps.
+  // Throws: InvalidArgument for a strategy whose ranks train apart (diloco); restore_share()
+  // DataError for bytes of another model, strategy or optimizer.
+  at::Tensor share(at::Tensor memory = {}) { return state_->share(std::move(memory)); }
+  void restore_share(const at::Tensor& share) { state_->restore_share(share); }
 
   // Whether the loop should save and end, since SIGTERM or SIGUSR1 came to any rank after the first
   // call; the same on all ranks. The process listens from the first call on (stop_signals.h). Call

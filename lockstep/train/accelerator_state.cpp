@@ -13,6 +13,7 @@
 #include "lockstep/flat/loss_share.h"
 #include "lockstep/flat/module_device.h"
 #include "lockstep/optim/fused_step.h"
+#include "lockstep/train/rank_share.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/train_spec.h"
 
@@ -187,12 +188,8 @@ StepMemory AcceleratorState::memory() const {
 void AcceleratorState::save(const std::filesystem::path& path, const CheckpointFiles& files) {
   check_complete("save_state");
   const TimelineSpan span(timeline.get(), "checkpoint");
-  nlohmann::ordered_json places = nlohmann::ordered_json::array();
-  for (const auto& place : places_)
-    places.push_back(
-        {{"epoch", place->epoch}, {"taken", place->taken}, {"batches", place->batches}});
   CheckpointFiles all = files;
-  all.others[kPlaces] = places.dump() + "\n";
+  all.others[kPlaces] = places() + "\n";
   const auto whole = strategy->placement().as_saved();
   write_checkpoint(comm, path, share_of_run_state(*strategy, *optimizer_, scaler(), all));
 }
@@ -201,19 +198,53 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   check_complete("load_state");
   const Checkpoint checkpoint = read_checkpoint(path, CheckpointParts::kAll, model_form(*strategy));
   const std::string source = path.string();
+  const auto found = checkpoint.files.find(kPlaces);
+  // Malformed ones are refused before anything changes.
+  const std::vector<LoaderPlace> former =
+      places_from(found == checkpoint.files.end() ? "" : found->second, source);
+  restore_run_state(checkpoint, source, *strategy, *optimizer_, scaler());
+  set_places(former);
+}
+
+at::Tensor AcceleratorState::share(at::Tensor memory) {
+  check_complete("share");
+  check_has_shares(*strategy, "Accelerator::share()");
+  return written_share({*strategy, *optimizer_, scaler()}, places(), std::move(memory));
+}
+
+void AcceleratorState::restore_share(const at::Tensor& share) {
+  check_complete("restore_share");
+  set_places(places_from(restored_share({*strategy, *optimizer_, scaler()}, share),
+                         "Accelerator::restore_share(): the share"));
+}
+
+std::string AcceleratorState::places() const {
+  nlohmann::ordered_json places = nlohmann::ordered_json::array();
+  for (const auto& place : places_)
+    places.push_back(
+        {{"epoch", place->epoch}, {"taken", place->taken}, {"batches", place->batches}});
+  return places.dump();
+}
+
+// Of as many loaders as there are.
+std::vector<LoaderPlace> AcceleratorState::places_from(const std::string& text,
+                                                       const std::string& source) const {
   std::vector<LoaderPlace> places;
   try {
-    for (const auto& place : nlohmann::json::parse(checkpoint.files.at(kPlaces)))
+    for (const auto& place : nlohmann::json::parse(text))
       places.push_back({.epoch = place.at("epoch").get<int64_t>(),
                         .taken = place.at("taken").get<int64_t>(),
                         .batches = place.value("batches", int64_t{0})});
-  } catch (const std::exception&) {
+  } catch (const nlohmann::json::exception&) {
     throw CheckpointError(source + "/" + kPlaces + ": is not what save_state() writes");
   }
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +
                           " loaders, and there are " + std::to_string(places_.size()));
-  restore_run_state(checkpoint, source, *strategy, *optimizer_, scaler());
+  return places;
+}
+
+void AcceleratorState::set_places(const std::vector<LoaderPlace>& places) {
   for (size_t i = 0; i < places.size(); ++i) *places_[i] = places[i];
 }
 

@@ -87,6 +87,9 @@ class LOCKSTEP_API AcceleratorState {
   void add(torch::optim::Optimizer& optimizer);
   void save(const std::filesystem::path& path, const CheckpointFiles& files);
   void load(const std::filesystem::path& path);
+  // Accelerator::share() and restore_share().
+  at::Tensor share(at::Tensor memory);
+  void restore_share(const at::Tensor& share);
 
   // The signal for which all ranks stop; 0: none.
   int stop_signal();
@@ -115,6 +118,9 @@ class LOCKSTEP_API AcceleratorState {
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   void check_follows(const torch::optim::Optimizer& optimizer) const;
   void check_complete(const char* what) const;
+  std::string places() const;
+  std::vector<LoaderPlace> places_from(const std::string& text, const std::string& source) const;
+  void set_places(const std::vector<LoaderPlace>& places);
 
   std::optional<amp::AutocastSettings> autocast_;
   std::optional<amp::GradScaler> scaler_;

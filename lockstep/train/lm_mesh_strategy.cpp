@@ -201,7 +201,7 @@ class LmMeshGradients final : public StrategyGradients {
   int64_t held_in_vain_ = 0;
 };
 
-class LmMeshState final : public StrategyState {
+class LmMeshState final : public StrategyState, public StateShares {
  public:
   explicit LmMeshState(LmMeshPtr mesh) : mesh_(std::move(mesh)) {}
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(
@@ -252,6 +252,12 @@ class LmMeshState final : public StrategyState {
           trainer_state_from_json(checkpoint.trainer_json, source + "/trainer.json").step));
   }
   NamedTensors gathered_parameters() override { return mesh_->made().gather(); }
+
+  StateShares* shares() override { return this; }
+  int64_t bytes() override { return mesh_->made().share_bytes(); }
+  void write(const at::Tensor& into) override { mesh_->made().write_share(into); }
+  void restore(const at::Tensor& share) override { mesh_->made().restore_share(share); }
+
   StepMemory planned_memory(const torch::optim::Optimizer& /*optimizer*/) const override {
     return as_step(mesh_->made().divided().planned_memory());
   }
@@ -338,9 +344,14 @@ class LmMeshPlacement final : public StrategyPlacement {
           slice.whole() ? whole : whole.narrow(slice.dim, slice.begin, slice.end - slice.begin));
     }
   }
+  // Without values, until StateShares::restore().
+  void bind() override {
+    divide(checked(), [](const std::string&, int64_t, const at::Tensor&) {});
+  }
 
  private:
   void divide(TransformerLmImpl& lm, const Strategy::Initial& initial) {
+    mesh_->parallel.reset();  // of the former ranks: their memory goes before there is new
     const at::ScalarType dtype = lm.parameters().front().scalar_type();
     mesh_->parallel =
         std::make_shared<ParallelLm>(lm.config(), comm(), mesh_->how,
@@ -352,12 +363,13 @@ class LmMeshPlacement final : public StrategyPlacement {
     traits().counts_batches =
         mesh.place("pipe") == 0 && mesh.place("context") == 0 && mesh.place("tensor") == 0;
     traits().micro_batches = mesh_->parallel->parallelism().micro_batches;
-    // The model is a name for what the ranks of a row compute together.
-    lm.forward_hooks().add([weak = std::weak_ptr<LmMesh>(mesh_), model = &lm,
-                            type = at::TensorOptions(dtype).device(comm().device())](
-                               const auto& /*its units*/, const LmCall& call) {
-      return computed(*alive(weak), call, type, model->is_training());
-    });
+    // The model is a name for what the ranks of a row compute together, in all generations.
+    if (std::exchange(named_, &lm) != &lm)
+      lm.forward_hooks().add([weak = std::weak_ptr<LmMesh>(mesh_), model = &lm,
+                              type = at::TensorOptions(dtype).device(comm().device())](
+                                 const auto& /*its units*/, const LmCall& call) {
+        return computed(*alive(weak), call, type, model->is_training());
+      });
     const at::NoGradGuard no_grad;
     for (const auto& [name, whole] : parameters_of(lm))
       whole.set_data(at::zeros({1}, whole.options()).expand(whole.sizes()));
@@ -405,6 +417,7 @@ class LmMeshPlacement final : public StrategyPlacement {
   }
 
   LmMeshPtr mesh_;
+  const TransformerLmImpl* named_ = nullptr;  // has the hook
 };
 
 }  // namespace

@@ -6,19 +6,17 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/nn/module.h>
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "lockstep/checkpoint/rng_state.h"
-#include "lockstep/checkpoint/scaler_state.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
 #include "lockstep/flat/named_tensors.h"
 #include "lockstep/optim/configured_optimizer.h"
-#include "lockstep/recover/rank_copy.h"
 #include "lockstep/train/loop_point.h"
+#include "lockstep/train/rank_share.h"
 
 namespace lockstep::inline v0 {
 namespace {
@@ -81,16 +79,6 @@ Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups)
   return all;
 }
 
-// Buffers, and parameters that no optimizer changes: frozen ones, and those of no group.
-std::vector<at::Tensor> others_of(const torch::nn::Module& model,
-                                  const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> others = recover::buffers_of(model);
-  const Tensors trained = trained_of(optimizer.param_groups());
-  for (const auto& [name, parameter] : parameters_of(model))
-    if (!trained.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
-  return others;
-}
-
 // The model's parameters lose what they had in common with an optimizer that goes. `values`: they
 // keep theirs. Those without values go to `where`.
 void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values,
@@ -130,8 +118,9 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
     bind_or_recover();
   } else if (replaced && strategy.state().shares() != nullptr) {
     first_stream_ = rng_state(device());
-    // An optimizer that divides parameters takes them along where it goes before there is a state.
-    if (!device().is_cpu())
+    // An optimizer that divides parameters takes them along where it goes before there is a state,
+    // and a model that is divided keeps none.
+    if (!device().is_cpu() || (strategy.traits().divides_model && !parts_.initial))
       for (const at::Tensor& one : parts_.model->parameters())
         first_values_.push_back(one.detach().cpu());
     rollback_ = std::make_unique<RollbackRecovery>(parts_.comm,
@@ -181,7 +170,7 @@ void ModelOnRanks::bind() {
     optimizer_.reset();
     if (!state && !first_values_.empty())
       put_back_first_values();
-    else
+    else if (!strategy.traits().divides_model)  // whose parameters are names
       detach_parameters(*parts_.model, trained_of(groups()), /*values=*/!state,
                         strategy.placement().divides(*parts_.model, comm()) ? at::kCPU : device());
   }
@@ -197,59 +186,30 @@ void ModelOnRanks::bind() {
 
 void ModelOnRanks::put_back_first_values() {
   const at::NoGradGuard no_grad;
+  const Strategy& strategy = *parts_.strategy;
+  // One that the strategy divides begins on the host.
+  const bool on_host = strategy.traits().divides_model ||
+                       strategy.placement().divides(*parts_.model, comm());
   std::vector<at::Tensor> parameters = parts_.model->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].mutable_grad() = at::Tensor();
-    // One that the strategy divides begins on the host.
-    parameters[i].set_data(parts_.strategy->placement().divides(*parts_.model, comm())
-                               ? first_values_[i]
-                               : first_values_[i].to(device()));
+    parameters[i].set_data(on_host ? first_values_[i] : first_values_[i].to(device()));
   }
 }
 
-// This rank's, after a step or before the first: [share] [the rest] [bytes of the rest].
-at::Tensor ModelOnRanks::state(at::Tensor memory) const {
-  Json extra{binary(place())};
-  if (scaler_) extra.push_back(to_json(scaler_->state()));
-  std::string bytes;
-  Json::to_cbor(extra, bytes);
-  const at::Tensor rest = recover::pack({.generator = rng_state(device()),
-                                         .buffers = others_of(*parts_.model, *optimizer_),
-                                         .extra = bytes});
-  const int64_t share = parts_.strategy->state().shares()->bytes(), length = rest.numel();
-  const int64_t all = share + length + static_cast<int64_t>(sizeof length);
-  // A little more than is needed, as a place grows by some bytes now and then.
-  if (!memory.defined() || memory.storage().nbytes() < static_cast<size_t>(all))
-    memory = at::empty({all + all / 64}, at::kByte);
-  const at::Tensor state = at::empty({0}, at::kByte).set_(memory.storage(), 0, {all});
-  parts_.strategy->state().shares()->write(state.narrow(0, 0, share));
-  state.narrow(0, share, length).copy_(rest);
-  std::memcpy(state.mutable_data_ptr<uint8_t>() + share + length, &length, sizeof length);
-  return state;
+RankParts ModelOnRanks::share_parts() {
+  return {*parts_.strategy, *optimizer_, scaler()};
+}
+
+// This rank's, after a step or before the first.
+at::Tensor ModelOnRanks::state(at::Tensor memory) {
+  return written_share(share_parts(), place(), std::move(memory));
 }
 
 void ModelOnRanks::put_back(const at::Tensor& state) {
-  int64_t length = 0;
-  const auto foot = static_cast<int64_t>(sizeof length);
-  const int64_t end = state.numel() - foot;
-  if (end > 0) std::memcpy(&length, state.const_data_ptr<uint8_t>() + end, sizeof length);
-  if (length < 1 || length > end) throw DataError(std::string(kSource) + " is damaged");
-  parts_.strategy->state().shares()->restore(state.narrow(0, 0, end - length));
-  const std::vector<at::Tensor> buffers = others_of(*parts_.model, *optimizer_);
-  const recover::RankState rank = recover::unpack(state.narrow(0, end - length, length), buffers);
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(rank.buffers[i]);
-  set_rng_state(rank.generator, device(), kSource);
-  try {
-    const Json extra = Json::from_cbor(rank.extra);
-    place_ = from_binary(extra.at(0));
-    // The latest step may have been a later one.
-    parts_.strategy->state().set_grad_norm(place_from(place_).grad_norm);
-    if (scaler_)
-      scaler_->load_state(scaler_state_from_json(extra.at(1).get<std::string>(), kSource));
-  } catch (const Json::exception& error) {
-    throw DataError(std::string(kSource) + " is damaged: " + error.what());
-  }
+  place_ = restored_share(share_parts(), state);
+  // The latest step may have been a later one.
+  parts_.strategy->state().set_grad_norm(place_from(place_).grad_norm);
 }
 
 void ModelOnRanks::bind_or_recover() {

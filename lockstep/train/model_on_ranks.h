@@ -37,6 +37,8 @@
 
 namespace lockstep::inline v0 {
 
+struct RankParts;
+
 // Collective: unless a function says otherwise.
 // Thread-safety: one thread, the communicator's.
 class LOCKSTEP_API ModelOnRanks {
@@ -145,7 +147,8 @@ class LOCKSTEP_API ModelOnRanks {
   void recover_ranks();
   void begin(TrainLoop& loop);
   std::string place() const;
-  at::Tensor state(at::Tensor memory) const;
+  RankParts share_parts();
+  at::Tensor state(at::Tensor memory);
   void put_back(const at::Tensor& state);
 
   Parts parts_;
@@ -157,7 +160,7 @@ class LOCKSTEP_API ModelOnRanks {
   std::optional<StepResult> result_;      // of the step that is agreed on
   std::string place_;                     // LoopPoint and streams, as they came back
   at::Tensor first_stream_;               // random, of a run that has not begun
-  std::vector<at::Tensor> first_values_;  // likewise, where it trains on a device
+  std::vector<at::Tensor> first_values_;  // likewise, where they do not stay in the model
   std::optional<RunClaim> claim_;
   bool has_room_ = false;
   bool bound_ = false;  // parameters may lie in an optimizer's memory

@@ -171,7 +171,8 @@ struct StrategyStep {
 // (recover/rollback_recovery.h). write() copies it as bytes (into uint8, 1-D) and does not
 // communicate. restore() replaces the state that Strategy::bind() and make_optimizer() have made;
 // all ranks call it, each with its own share. bind() then takes a model whose parameters have no
-// values.
+// values. With traits().divides_model a share has all that the rank keeps of the model; otherwise
+// buffers and parameters that no optimizer changes are not in it.
 class LOCKSTEP_API StateShares {
  public:
   virtual ~StateShares() = default;

@@ -3,11 +3,9 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <torch/nn/functional/loss.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +25,7 @@
 #include "lockstep/core/named_file.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
+#include "lockstep/recover/test_deaths.h"
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
@@ -40,44 +39,14 @@ namespace lockstep::inline v0::trainer_recovery_mp_test {
 namespace {
 
 using Net = recover_test::TestNet;
+using recover_test::Deaths;
+using recover_test::Moments;
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 
 constexpr int kRanks = 3;
 constexpr int64_t kSamples = 72, kBatch = 3, kWidth = 6;  // 8 steps an epoch
 constexpr int64_t kSteps = 24;
-
-int env_number(const char* name) {
-  return std::stoi(process_env()(name).value_or("0"));
-}
-
-// Kills this process where a test says so: rank `rank`, in its `life`-th life, at `what` of step
-// `step`.
-struct Death {
-  const char* what;
-  int64_t step;
-  int rank, life;
-};
-using Deaths = std::vector<Death>;
-
-// What happens in this process, in order: how the moment's step is known where nobody says it.
-class Moments {
- public:
-  explicit Moments(Deaths deaths) : deaths_(std::move(deaths)) {}
-  void at(const char* what) const { at(what, step_ + 1); }
-  void at(const char* what, int64_t step) const {
-    for (const Death& death : deaths_) {
-      if (std::string(death.what) == what && death.step == step &&
-          death.rank == env_number("RANK") && death.life == env_number("LOCKSTEP_RESTART_COUNT"))
-        ::kill(::getpid(), SIGKILL);
-    }
-  }
-  void done(int64_t step) { step_ = step; }
-
- private:
-  Deaths deaths_;
-  std::atomic<int64_t> step_{0};  // done
-};
 
 struct Points {
   const Moments* moments;
@@ -222,7 +191,7 @@ void train(Communicator& comm, const std::string& name, const How& how) {
   EXPECT_EQ(output.global_step, how.max_steps);
   if (comm.generation() > 0) {
     EXPECT_EQ(trace::CallBoard::inherit(process_env())->presence(comm.local_rank()),
-              trace::CallBoard::Presence::kFinished)
+              trace::CallBoard::Presence::kAllFinished)
         << "behind it no failure is simulated";
   }
   const Metrics metrics = trainer.evaluate();

@@ -3,6 +3,7 @@
 # take the one that fits the libtorch they are given; another release is refused by name. scripts/test --full libtorch runs it.
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
+set -- "$(realpath "$1")" "$(realpath "$2")"
 work=$1/install_test/two_releases
 rm -rf "$work"
 mkdir -p "$work/program"

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 
-RANKS = 3
 # Steps for a kill, so that there is time for all of them; and what a case trains.
 MNIST = ["mnist", "--data", "digits", "--batch-size", "16"]
 CASES = {
@@ -29,7 +28,12 @@ CASES = {
     "bert-ddp": (16, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24"]),
     "bert-zero3": (24, ["text", "--data", "sentences", "--batch-size", "8", "--max-length", "24", "--strategy", "zero3"]),
     "lm-fsdp": (24, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--strategy", "fsdp"]),
+    # Models that are divided among ranks.
+    "lm-data-tensor": (24, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--mesh", "data=2,tensor=2"]),
+    "lm-pipe-data": (24, ["lm", "--data", "sentences", "--batch-size", "4", "--context", "32", "--mesh", "pipe=2,data=2"]),
 }
+# Cases in which each rank has a part of the state, of which its neighbour has a copy.
+DIVIDED = ("zero3", "fsdp", "tensor", "pipe")
 # All ranks end with one: --max-restarts alone; or with the launcher, too.
 RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
 # What every run of the tests has: whole states with a spare, divided states. The others with LOCKSTEP_LONG_TESTS=1.
@@ -62,6 +66,10 @@ def ranks_of(pid):
     return found
 
 
+def ranks_in(case):
+    return 4 if case in ("lm-data-tensor", "lm-pipe-data") else 3
+
+
 def steps_done(output):
     try:
         with open(os.path.join(output, "metrics.jsonl")) as file:
@@ -80,9 +88,9 @@ def recovered(log, kills):
     return text.count("is started again") >= kills and text.rfind(" goes on ") > text.rfind("is started again")
 
 
-def train(command, output, kills, steps, chance, deadline, divided=False, restarts=False, spares=False):
-    """Runs it; returns (processes seen, kills done). `divided`: of a state of which each rank has a part, a copy of it being its
-    neighbour's: two neighbours do not die at once."""
+def train(command, output, kills, steps, chance, deadline, divided=0, restarts=False, spares=False):
+    """Runs it; returns (processes seen, kills done). `divided`: the number of ranks, where each has a part of the state, a copy of it
+    being its neighbour's: two neighbours do not die at once. 0: all have the whole."""
     log = output + ".log"
     seen, killed = {}, set()
     last, in_a_row = None, 0
@@ -105,7 +113,7 @@ def train(command, output, kills, steps, chance, deadline, divided=False, restar
             ready = not restarts or os.path.exists(os.path.join(output, "checkpoints", "last"))
             if done < kills and ready and next_kill and time.monotonic() >= next_kill and begun < steps * 0.9 and there:
                 able = sorted(there.keys() - killed)  # one that was killed may still be there for a moment
-                if divided and (len(there) < RANKS or not recovered(log, done)):
+                if divided and (len(there) < divided or not recovered(log, done)):
                     # Its successor, in the midst of recovery; but some time there is to be an end to that.
                     able = [pid for pid in able if there[pid] == last and in_a_row < 3]
                 else:
@@ -157,8 +165,9 @@ def result_of(output):
     return files, lines
 
 
-def command_of(lockstep, arguments, steps):
-    return [lockstep, "train", *arguments, "--nproc", str(RANKS), "--max-steps", str(steps), "--epochs", "1000", "--log-every", "2",
+def command_of(lockstep, case, steps):
+    arguments = CASES[RESTARTED.get(case, case)][1]
+    return [lockstep, "train", *arguments, "--nproc", str(ranks_in(case)), "--max-steps", str(steps), "--epochs", "1000", "--log-every", "2",
             "--save-every", str(max(3, steps // 20)), "--quiet", "--timeout", "60"]
 
 
@@ -177,7 +186,7 @@ def expect_same(case, killed, quiet, done, seed):
 def check_restarts(lockstep, case, seed, folder):
     kills, steps = 2, 240
     chance = random.Random(f"{case} {seed}")
-    command = command_of(lockstep, CASES[RESTARTED[case]][1], steps)
+    command = command_of(lockstep, case, steps)
     quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
     train(command + ["--output", quiet], quiet, 0, steps, chance, 200)
     if case.endswith("restart"):
@@ -218,13 +227,13 @@ def kill_all(command, output):
 def check(lockstep, case, kills, seed, folder):
     if case in RESTARTED:
         return check_restarts(lockstep, case, seed, folder)
-    steps_a_kill, arguments = CASES[case]
-    steps = steps_a_kill * (kills + 2)
+    ranks = ranks_in(case)
+    steps = CASES[case][0] * (kills + 2)
     chance = random.Random(f"{case} {seed}")
-    command = command_of(lockstep, arguments, steps)
+    command = command_of(lockstep, case, steps)
     quiet, killed = os.path.join(folder, case), os.path.join(folder, case + "-killed")
     train(command + ["--output", quiet], quiet, 0, steps, chance, 60 + steps)
-    divided, spares = "zero3" in case or "fsdp" in case, int("spare" in case)
+    divided, spares = ranks if any(way in case for way in DIVIDED) else 0, int("spare" in case)
     if spares:
         command += ["--spare-ranks", str(spares)]
     begin = time.monotonic()
@@ -241,7 +250,7 @@ def check(lockstep, case, kills, seed, folder):
         fail(f"{case}: {done} kills, and no spare took a rank's place; seed {seed}", log)
     # The log does not say when all have recovered, so that a rank and the keeper of its copy may be killed within one recovery.
     lost = text.count("which kept a copy of it; start again from the last checkpoint") if divided else 0
-    if len(seen) > RANKS + done + spares + RANKS * lost:
+    if len(seen) > ranks + done + spares + ranks * lost:
         fail(f"{case}: {len(seen)} processes of ranks after {done} kills: a rank that nobody killed has gone; seed {seed}", log)
     print(f"{case}: {done} kills in {steps} steps and {seconds:.0f} s, every bit as without them" +
           (f"; a rank died with its keeper, and all went on from a checkpoint: {lost}" if lost else ""), flush=True)

@@ -23,6 +23,7 @@ struct AveragedParameters {
 struct DividedParameters::State : ModelDivision {
   explicit State(ModelDivision division);
   std::vector<AveragedParameters> make_classes() const;
+  std::vector<at::Tensor> without_optimizer() const;  // of this rank
 
   PlacedParameters places;
   std::vector<AveragedParameters> classes;
