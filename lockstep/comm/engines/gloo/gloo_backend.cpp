@@ -191,7 +191,7 @@ class GlooBackend final : public Backend {
         "#" + std::to_string(call.sequence) + " " + describe(call) + " over gloo";
     try {
       std::function<void()> finish;
-      auto work = submit(call, finish);
+      auto work = submit_alone(call, finish);
       return std::make_unique<GlooRequest>(std::move(work), text, kind_of(call), std::move(finish));
     } catch (const std::exception& error) {
       rethrow(error, text);
@@ -210,6 +210,16 @@ class GlooBackend final : public Backend {
     const int64_t bytes = call.count * static_cast<int64_t>(c10::elementSize(call.dtype));
     return bytes < kGlooLargeMessage ? GlooRequest::Kind::kMessage
                                      : GlooRequest::Kind::kLargeMessage;
+  }
+
+  // All groups of a process, those of other ranks and threads too, enter themselves into libtorch's
+  // flight recorder when they submit; before 2.13 its list of groups has no lock.
+  c10::intrusive_ptr<c10d::Work> submit_alone(const Call& call, std::function<void()>& finish) {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+    static Mutex recorder;
+    const MutexLock lock(recorder);
+#endif
+    return submit(call, finish);
   }
 
   c10::intrusive_ptr<c10d::Work> submit(const Call& call, std::function<void()>& finish) {
