@@ -231,7 +231,8 @@ void Attempt::say_done(const RankExit& exit) {
   worker.err().overtake(std::chrono::steady_clock::now());
   const int rank = job_.node.first_rank + exit.local_rank;
   context_.err.put(
-      -2, {done_line(rank, name_in_role(options_.roles, rank), exit.status, worker.process().pid())},
+      -2,
+      {done_line(rank, name_in_role(options_.roles, rank), exit.status, worker.process().pid())},
       "");
 }
 

@@ -12,7 +12,7 @@ namespace lockstep::inline v0::launch {
 
 RankExit choose_first_failure(std::span<const RankExit> exits) {
   const auto weight = [](const RankExit& exit) {
-    const int kind = exit.well()                ? 4
+    const int kind = exit.well()                     ? 4
                      : exit.gave_up                  ? 3
                      : exit.status.signal == 0       ? 2
                      : exit.status.signal == SIGABRT ? 1

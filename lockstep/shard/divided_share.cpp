@@ -48,7 +48,8 @@ int64_t DividedParameters::share_bytes() const {
 
 void DividedParameters::write_share(const at::Tensor& into) const {
   if (!is_bytes(into) || into.numel() != share_bytes())
-    throw InvalidArgument(state_->owner + ": write_share() takes uint8 [share_bytes()], contiguous");
+    throw InvalidArgument(state_->owner +
+                          ": write_share() takes uint8 [share_bytes()], contiguous");
   const at::NoGradGuard no_grad;
   Lengths lengths;
   for (const AveragedParameters& one : state_->classes)

@@ -155,9 +155,9 @@ void train(Communicator& comm, const fs::path& folder, const How& how) {
   const Metrics metrics = trainer.evaluate();
   // Parameters, the optimizer's state, and the number of dropout's masks.
   NamedTensors all{{"share", parallel_lm_of(*strategy)->share_in({})}};
-  all.emplace_back("loss", at::tensor({output.training_loss,
-                                       find_metric(metrics, "eval_loss").value()},
-                                      at::kDouble));
+  all.emplace_back(
+      "loss",
+      at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()}, at::kDouble));
   write_safetensors(folder / ("rank" + std::to_string(trainer.comm().rank())), all);
 }
 
@@ -215,40 +215,39 @@ TEST_P(MeshRecovery, ADeathAtAnyMomentCostsNoBit) {
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(::testing::HasSubstr("partial")));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , MeshRecovery,
-    ::testing::Values(How{.mesh = "data=2,tensor=2",
-                          .zero = 3,
-                          .deaths = {{"starting", 0, 3, 0},
-                                     {"loading", 1, 1, 0},
-                                     {"layer", 3, 0, 0},
-                                     {"computed", 6, 3, 1},
-                                     {"stepped", 7, 2, 0},
-                                     {"saving", 9, 0, 1},
-                                     {"evaluating", 13, 2, 1},
-                                     {"logged", 14, 1, 1}},
-                          .replacements = 14},
-                      How{.mesh = "pipe=2,data=2",
-                          .deaths = {{"layer", 2, 3, 0},
-                                     {"layer", 5, 0, 0},
-                                     {"computed", 8, 1, 0},
-                                     {"saving", 12, 2, 0},
-                                     {"stepped", 16, 3, 1}},
-                          .replacements = 9},
-                      How{.mesh = "context=2,expert=2",
-                          .zero = 1,
-                          .experts = 2,
-                          .deaths = {{"layer", 1, 2, 0},
-                                     {"computed", 6, 0, 0},
-                                     {"logged", 10, 3, 0},
-                                     {"saving", 15, 1, 0}},
-                          .replacements = 8}),
-    [](const auto& info) {
-      std::string name = info.param.mesh;
-      for (char& c : name)
-        if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(, MeshRecovery,
+                         ::testing::Values(How{.mesh = "data=2,tensor=2",
+                                               .zero = 3,
+                                               .deaths = {{"starting", 0, 3, 0},
+                                                          {"loading", 1, 1, 0},
+                                                          {"layer", 3, 0, 0},
+                                                          {"computed", 6, 3, 1},
+                                                          {"stepped", 7, 2, 0},
+                                                          {"saving", 9, 0, 1},
+                                                          {"evaluating", 13, 2, 1},
+                                                          {"logged", 14, 1, 1}},
+                                               .replacements = 14},
+                                           How{.mesh = "pipe=2,data=2",
+                                               .deaths = {{"layer", 2, 3, 0},
+                                                          {"layer", 5, 0, 0},
+                                                          {"computed", 8, 1, 0},
+                                                          {"saving", 12, 2, 0},
+                                                          {"stepped", 16, 3, 1}},
+                                               .replacements = 9},
+                                           How{.mesh = "context=2,expert=2",
+                                               .zero = 1,
+                                               .experts = 2,
+                                               .deaths = {{"layer", 1, 2, 0},
+                                                          {"computed", 6, 0, 0},
+                                                          {"logged", 10, 3, 0},
+                                                          {"saving", 15, 1, 0}},
+                                               .replacements = 8}),
+                         [](const auto& info) {
+                           std::string name = info.param.mesh;
+                           for (char& c : name)
+                             if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace lockstep::inline v0::mesh_recovery_mp_test

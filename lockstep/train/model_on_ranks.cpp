@@ -188,8 +188,8 @@ void ModelOnRanks::put_back_first_values() {
   const at::NoGradGuard no_grad;
   const Strategy& strategy = *parts_.strategy;
   // One that the strategy divides begins on the host.
-  const bool on_host = strategy.traits().divides_model ||
-                       strategy.placement().divides(*parts_.model, comm());
+  const bool on_host =
+      strategy.traits().divides_model || strategy.placement().divides(*parts_.model, comm());
   std::vector<at::Tensor> parameters = parts_.model->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].mutable_grad() = at::Tensor();

@@ -23,10 +23,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kSource = "the state that a recovery gave back";
+constexpr const char* kGivenBack = "the state that a recovery gave back";
 
 [[noreturn]] void refuse(const std::string& why = "") {
-  throw DataError(std::string(kSource) + " is damaged" + (why.empty() ? "" : ": " + why));
+  throw DataError(std::string(kGivenBack) + " is damaged" + (why.empty() ? "" : ": " + why));
 }
 
 // Of a strategy under which every rank has all parameters and the optimizer's state. The layout:
@@ -34,7 +34,9 @@ constexpr const char* kSource = "the state that a recovery gave back";
 class WholeShares final : public StateShares {
  public:
   WholeShares(const torch::nn::Module& model, torch::optim::Optimizer& optimizer)
-      : optimizer_(optimizer), parameters_(parameters_of(model)), state_(optimizer_state(optimizer)) {
+      : optimizer_(optimizer),
+        parameters_(parameters_of(model)),
+        state_(optimizer_state(optimizer)) {
     Json list = Json::array();
     for (const auto& [name, tensor] : state_.tensors)
       list.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
@@ -57,8 +59,7 @@ class WholeShares final : public StateShares {
       for (const auto& [name, tensor] : *tensors) {
         const auto count = static_cast<int64_t>(tensor.nbytes());
         if (count == 0) continue;
-        into.narrow(0, at, count)
-            .copy_(tensor.detach().contiguous().view(-1).view(at::kByte));
+        into.narrow(0, at, count).copy_(tensor.detach().contiguous().view(-1).view(at::kByte));
         at += count;
       }
     }
@@ -92,7 +93,7 @@ class WholeShares final : public StateShares {
     }
     state.metadata = description.at("metadata").get<Metadata>();
     if (at != share.numel()) refuse("it is of another model");
-    set_optimizer_state(optimizer_, state, kSource);
+    set_optimizer_state(optimizer_, state, kGivenBack);
   }
 
  private:
@@ -126,7 +127,7 @@ std::vector<at::Tensor> others_of(const RankParts& of) {
   return others;
 }
 
-Json binary(const std::string& bytes) {
+Json as_binary(const std::string& bytes) {
   return Json::binary({bytes.begin(), bytes.end()});
 }
 
@@ -142,7 +143,7 @@ void check_has_shares(const Strategy& strategy, const std::string& who) {
 // [share] [the rest] [bytes of the rest]
 at::Tensor written_share(const RankParts& of, const std::string& extra, at::Tensor memory) {
   const at::NoGradGuard no_grad;
-  Json json = Json::array({binary(extra)});
+  Json json = Json::array({as_binary(extra)});
   if (of.scaler != nullptr) json.push_back(to_json(of.scaler->state()));
   std::string text;
   Json::to_cbor(json, text);
@@ -170,15 +171,14 @@ std::string restored_share(const RankParts& of, const at::Tensor& given) try {
   const int64_t end = given.numel() - static_cast<int64_t>(sizeof length);
   if (end > 0) std::memcpy(&length, given.const_data_ptr<uint8_t>() + end, sizeof length);
   if (length < 1 || length > end) refuse();
-  with_shares(of,
-              [&](StateShares& shares) { shares.restore(given.narrow(0, 0, end - length)); });
+  with_shares(of, [&](StateShares& shares) { shares.restore(given.narrow(0, 0, end - length)); });
   const std::vector<at::Tensor> others = others_of(of);
   const recover::RankState rank = recover::unpack(given.narrow(0, end - length, length), others);
   for (size_t i = 0; i < others.size(); ++i) others[i].copy_(rank.buffers[i]);
-  set_rng_state(rank.generator, of.strategy.comm().device(), kSource);
+  set_rng_state(rank.generator, of.strategy.comm().device(), kGivenBack);
   const Json json = Json::from_cbor(rank.extra);
   if (of.scaler != nullptr)
-    of.scaler->load_state(scaler_state_from_json(json.at(1).get<std::string>(), kSource));
+    of.scaler->load_state(scaler_state_from_json(json.at(1).get<std::string>(), kGivenBack));
   const auto& extra = json.at(0).get_binary();
   return {extra.begin(), extra.end()};
 } catch (const Json::exception& error) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "lockstep/comm/communicator.h"
@@ -105,6 +106,39 @@ TEST_P(Reform, RanksThatDieInEveryPhaseAreReplaced) {
                           EXPECT_GE(comm.generation(), 3);
                         },
                         {.backend = GetParam(), .replacements = 5});
+}
+
+// Rank 2 dies. Rank 1 waits for it, and rank 0 for rank 1 in a group of living ranks, to whose
+// members rank 1 tells nothing but that it leaves.
+TEST_P(Reform, ARankThatWaitsInAGroupOfOthersLearnsThatTheyLeft) {
+  for (const bool kept : {false, true}) {
+    testing::expect_ranks(
+        3,
+        [kept](Communicator& first) {
+          using Clock = std::chrono::steady_clock;
+          Communicator comm = first;
+          std::optional<Communicator> alive, dead;
+          bool failed = !is_first_life();
+          Clock::time_point begin = Clock::now();
+          if (is_first_life()) {
+            alive = comm.subgroup({0, 1});
+            dead = comm.subgroup({1, 2});
+            if (comm.rank() == 2) die();
+            begin = Clock::now();
+            try {
+              sum_of_ones(comm.rank() == 0 ? *alive : *dead);
+            } catch (const PeerLost&) {
+              failed = true;
+            }
+            if (!kept) alive.reset(), dead.reset();
+            comm = comm.reform(Deadline::after(seconds(20)));
+          }
+          EXPECT_TRUE(failed);
+          EXPECT_LT(Clock::now() - begin, seconds(15)) << "half of the time-out";
+          EXPECT_EQ(sum_of_ones(comm), 3.0);
+        },
+        {.backend = GetParam(), .replacements = 1}, kept ? "kept" : "dropped");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Reform, ::testing::Values("shm", "tcp", "gloo"),

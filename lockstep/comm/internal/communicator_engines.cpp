@@ -80,26 +80,38 @@ void Communicator::Impl::end_engine(const Breakage& why) noexcept {
   inside_.store(kNobody, std::memory_order_release);
 }
 
-void Communicator::Impl::add_duplicate(const std::shared_ptr<Impl>& duplicate) {
-  const MutexLock lock(duplicates_mutex_);
-  std::erase_if(duplicates_, [](const auto& one) { return one.expired(); });
-  duplicates_.push_back(duplicate);
+void Communicator::Impl::add_derived(const std::shared_ptr<Impl>& one, Derived kind) {
+  const MutexLock lock(derived_mutex_);
+  std::erase_if(derived_, [](const DerivedImpl& other) { return other.impl.expired(); });
+  derived_.push_back({one, kind});
 }
 
 void Communicator::Impl::throw_if_any_broken() {
   throw_if_broken();
-  const MutexLock lock(duplicates_mutex_);
-  for (const auto& one : duplicates_) {
-    if (const auto duplicate = one.lock()) duplicate->throw_if_any_broken();
+  const MutexLock lock(derived_mutex_);
+  for (const DerivedImpl& one : derived_) {
+    if (one.kind != Derived::kDuplicate) continue;
+    if (const auto duplicate = one.impl.lock()) duplicate->throw_if_any_broken();
   }
+}
+
+void Communicator::Impl::leave(const std::string& reason) noexcept {
+  {
+    const MutexLock lock(derived_mutex_);
+    for (const DerivedImpl& one : derived_) {
+      if (const auto group = one.impl.lock()) group->leave(reason);
+    }
+  }
+  abort(reason);
 }
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
   {
     // A library that works on a duplicate counts as inside, too.
-    const MutexLock lock(duplicates_mutex_);
-    for (const auto& one : duplicates_) {
-      if (const auto duplicate = one.lock()) duplicate->abort(reason);
+    const MutexLock lock(derived_mutex_);
+    for (const DerivedImpl& one : derived_) {
+      if (one.kind != Derived::kDuplicate) continue;
+      if (const auto duplicate = one.impl.lock()) duplicate->abort(reason);
     }
   }
   const auto error = std::make_exception_ptr(

@@ -141,8 +141,10 @@ std::optional<Communicator> Communicator::make_group(int kind, uint64_t signatur
   CommunicatorOptions options = impl_->options();
   options.origin = origin_of_group(*origin, name, members);
   options.reform = nullptr;
-  return Communicator(std::move(engines.own), topology, std::move(options),
-                      std::move(engines.host));
+  Communicator group(std::move(engines.own), topology, std::move(options), std::move(engines.host));
+  impl_->add_derived(group.impl_,
+                     kind == kDuplicate ? Impl::Derived::kDuplicate : Impl::Derived::kGroup);
+  return group;
 }
 
 Communicator Communicator::reform(Deadline deadline) {
@@ -155,7 +157,7 @@ Communicator Communicator::reform(Deadline deadline) {
             : "reform: nobody starts ranks of this job anew; lockstep run --on-failure replace "
               "does");
   }
-  abort("rank " + std::to_string(rank()) + " left it for reform()");
+  impl_->leave("rank " + std::to_string(rank()) + " left it for reform()");
   return reform(deadline);
 }
 
@@ -198,9 +200,7 @@ std::optional<Communicator> Communicator::subgroup(const std::vector<int>& ranks
 }
 
 Communicator Communicator::duplicate(Site site) {
-  Communicator duplicate = *make_group(kDuplicate, 0, 0, rank(), site);
-  impl_->add_duplicate(duplicate.impl_);
-  return duplicate;
+  return *make_group(kDuplicate, 0, 0, rank(), site);
 }
 
 }  // namespace lockstep::inline v0

@@ -97,8 +97,12 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   void check_caller(const char* what) const {
     if (const char* why = backend_->refuses_caller()) refuse_caller(what, why);
   }
-  // Registers a duplicate, which abort() reaches too.
-  void add_duplicate(const std::shared_ptr<Impl>& duplicate);
+  // Registers a group that was made of this one. abort() reaches duplicates, too, leave() all.
+  enum class Derived : uint8_t { kDuplicate, kGroup };
+  void add_derived(const std::shared_ptr<Impl>& one, Derived kind);
+  // abort(), and that of all groups which were made of this one: ranks that wait in them learn that
+  // this one does not come.
+  void leave(const std::string& reason) noexcept;
 
   const Topology& topology() const { return topology_; }
   const CommunicatorOptions& options() const { return options_; }
@@ -197,8 +201,12 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   bool entered_ = false;  // whether this communicator is registered in job_
   WaitedTicks own_waited_;
   WaitedTicks* waited_ = &own_waited_;  // or the job's
-  Mutex duplicates_mutex_;
-  std::vector<std::weak_ptr<Impl>> duplicates_ LOCKSTEP_GUARDED_BY(duplicates_mutex_);
+  struct DerivedImpl {
+    std::weak_ptr<Impl> impl;
+    Derived kind;
+  };
+  Mutex derived_mutex_;
+  std::vector<DerivedImpl> derived_ LOCKSTEP_GUARDED_BY(derived_mutex_);
   // For a wait that lasts: the collective, its start, the time of the next check, and whether
   // anything has moved since the last one.
   uint64_t blocked_on_ = 0;
