@@ -379,7 +379,7 @@ class LOCKSTEP_API Communicator final {
   // symmetric memory and training state anew (recover/recovery.h).
   //
   // Throws: Timeout that names the missing ranks (call it again, or end the process), Mismatch that
-  // names a rank of this host that has ended with exit code 0 and so will not come, StoreError (the
+  // names a rank of this host that has ended and so will not come, StoreError (the
   // job's store does not answer), InvalidArgument (the job replaces no ranks, or this is a group of
   // some of the job's ranks).
   Communicator reform(Deadline deadline);

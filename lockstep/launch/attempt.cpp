@@ -257,7 +257,8 @@ void Attempt::look_for_exits() {
     const auto status = process.poll();
     if (!status) continue;
     RankExit exit{rank, *status, board_.read(rank).gave_up};
-    exit.done = status->signal != 0 && !supervisor_.stopping() &&
+    // Other signals are its own error, and so is one that gave up waiting for others.
+    exit.done = status->signal == SIGKILL && !exit.gave_up && !supervisor_.stopping() &&
                 board_.presence(rank) == trace::CallBoard::Presence::kAllFinished;
     if (waits_for_word(exit)) continue;
     exits.push_back(exit);

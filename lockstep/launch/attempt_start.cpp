@@ -225,7 +225,7 @@ void Attempt::start_again(int rank) {
   still_[static_cast<size_t>(rank)] = {.begun = std::chrono::steady_clock::now()};
 }
 
-// For a rank that failed and had restarts left. Follows the rank's own output.
+// Both follow the rank's own output.
 void Attempt::say_done(const RankExit& exit) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());
@@ -236,6 +236,7 @@ void Attempt::say_done(const RankExit& exit) {
       "");
 }
 
+// For a rank that failed and had restarts left.
 void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());

@@ -18,7 +18,7 @@ struct RankExit {
   bool gave_up = false;  // it only waited for others
   // Because of a stopped rank, which is replaced: the replacement of this rank is not counted.
   bool excused = false;
-  // It was killed when all ranks had done their work, and none waits for it.
+  // It was killed (SIGKILL) after all ranks had passed the last meeting of their recovery.
   bool done = false;
 
   bool well() const { return status.ok() || done; }

@@ -288,8 +288,6 @@ TEST(ParallelLm, GoesOnWhicheverWayItIsDivided) {
   }
 }
 
-// Texts whose rows do not divide are padded without a change of numbers; rows with different
-// batches get an error.
 // Another model of the same ranks takes back what one has written, and does what that one did.
 TEST(ParallelLm, GoesOnFromTheSharesOfItsRanks) {
   LmConfig config = small();
@@ -347,6 +345,8 @@ TEST(ParallelLm, GoesOnFromTheSharesOfItsRanks) {
   }
 }
 
+// Texts whose rows do not divide are padded without a change of numbers; rows with different
+// batches get an error.
 TEST(ParallelLm, AnyLengthsDivide) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{{5, 6}, {1, 2}, {9, 8, 4}, {3}}) {
     int64_t all = 0;

@@ -127,8 +127,9 @@ class LOCKSTEP_API Recovery {
   Times times() const { return times_; }  // of the recoveries so far
 
   // Called at the end: returns once all ranks have done all their steps, so that none ends while
-  // others still need it. Recovers by itself. A rank that is killed afterwards is not
-  // replaced, since no rank is left to meet its replacement, and does not fail the job.
+  // others still need it. Recovers by itself. A rank that is killed (SIGKILL) afterwards is
+  // not replaced, since no rank is left to meet its replacement, and does not itself fail the job;
+  // ranks that call a collective with it do, with PeerLost.
   // Collective: all ranks call it.
   void finish();
 

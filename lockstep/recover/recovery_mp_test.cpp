@@ -304,6 +304,7 @@ TEST(Recovery, ADeathBehindTheLastStepDoesNotFailTheJob) {
           run.finish();
           if (comm.rank() != 1) return std::this_thread::sleep_for(milliseconds(500));
           if (code == 0) ::kill(::getpid(), SIGKILL);
+          if (code == SIGABRT) std::abort();
           ::_exit(code);
         },
         testing::gtest_point({.deadline = seconds(60), .replacements = 9}, point));
@@ -317,10 +318,13 @@ TEST(Recovery, ADeathBehindTheLastStepDoesNotFailTheJob) {
     EXPECT_THAT(said, ::testing::ContainsRegex("rank 1 killed by SIGKILL .*; all ranks had done "
                                                "their steps, so it is not started again"));
   }
-  // One that says itself that something is wrong.
-  const testing::RankResult failed = job("failed", 3);
-  if (Job::in_rank()) return;
-  EXPECT_NE(failed.launch.exit_code, 0);
+  // Those that say themselves that something is wrong.
+  for (const int code : {3, SIGABRT}) {
+    const testing::RankResult failed = job("failed" + std::to_string(code), code);
+    if (!Job::in_rank()) {
+      EXPECT_NE(failed.launch.exit_code, 0) << code;
+    }
+  }
 }
 
 trace::CallBoard::Presence presence(const Communicator& comm) {

@@ -53,7 +53,7 @@ LOCKSTEP_API void meet_again(Communicator& comm, Deadline deadline, RecoveryTime
 
 // Returns once all ranks have reached this point and no longer need each other. Each tells its
 // agent, which simulates no failures from then on, before the final barrier; and after it, so that
-// a rank that is killed afterwards does not fail the job.
+// a rank that is killed afterwards does not by itself fail the job.
 // Collective: all ranks call it.
 LOCKSTEP_API void finish_together(Communicator& comm);
 // Revokes the report of finish_together(): the rank has work again.

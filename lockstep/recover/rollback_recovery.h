@@ -92,8 +92,8 @@ class LOCKSTEP_API RollbackRecovery {
   // of the same step(). The caller makes everything on the former communicator again.
   void recover();
   // Called at the end, inside the `try`: returns once all ranks have done all their steps, so that
-  // none ends while others still need its share. A rank that is killed
-  // afterwards is not replaced, and does not fail the job.
+  // none ends while others still need its share. As Recovery::finish() for
+  // ranks that are killed afterwards.
   void finish();
 
  private:

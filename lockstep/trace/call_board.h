@@ -67,7 +67,7 @@ class LOCKSTEP_API CallBoard {
   enum class Presence : uint64_t {
     kAtWork,
     kFinished,     // it reports that it needs no other rank any more
-    kAllFinished,  // it has seen that all ranks have finished: none waits for it
+    kAllFinished,  // it has seen that all ranks have finished: none waits for it to recover
     kEnded,        // its process has ended well, as the agent reports
   };
 

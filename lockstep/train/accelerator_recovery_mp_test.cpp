@@ -92,7 +92,7 @@ struct Sentences {
 
 template <typename Data>
 void train(Communicator& comm, const fs::path& folder, const How& how) {
-  Moments moments(how.deaths);
+  Moments moments(how.deaths, folder / "deaths");
   const Data data;
   RollbackRecovery run(comm, {.every = 3});
   while (true) try {
@@ -145,7 +145,7 @@ class AcceleratorRecovery : public ::testing::Test {
 
   template <typename Data>
   void run(const std::string& name, const How& how) {
-    if (!in_rank()) fs::create_directories(dir_ / name);
+    if (!in_rank()) fs::create_directories(dir_ / name / "deaths");
     testing::expect_ranks(
         how.ranks,
         [&](Communicator& comm) {
@@ -165,6 +165,8 @@ class AcceleratorRecovery : public ::testing::Test {
     run<Data>(killed.strategy, quiet);
     run<Data>(killed.strategy + "-killed", killed);
     if (in_rank() || HasFailure()) return;
+    EXPECT_EQ(recover_test::deaths_in(dir_ / (killed.strategy + "-killed") / "deaths"),
+              killed.deaths.size());
     for (int r = 0; r < killed.ranks; ++r) {
       const std::string file = "rank" + std::to_string(r);
       const Safetensors found = read_safetensors(dir_ / (killed.strategy + "-killed") / file),

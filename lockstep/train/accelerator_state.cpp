@@ -201,7 +201,7 @@ void AcceleratorState::load(const std::filesystem::path& path) {
   const auto found = checkpoint.files.find(kPlaces);
   // Malformed ones are refused before anything changes.
   const std::vector<LoaderPlace> former =
-      places_from(found == checkpoint.files.end() ? "" : found->second, source);
+      places_from(found == checkpoint.files.end() ? "" : found->second, source + "/" + kPlaces);
   restore_run_state(checkpoint, source, *strategy, *optimizer_, scaler());
   set_places(former);
 }
@@ -214,8 +214,12 @@ at::Tensor AcceleratorState::share(at::Tensor memory) {
 
 void AcceleratorState::restore_share(const at::Tensor& share) {
   check_complete("restore_share");
-  set_places(places_from(restored_share({*strategy, *optimizer_, scaler()}, share),
-                         "Accelerator::restore_share(): the share"));
+  const std::string places = restored_share({*strategy, *optimizer_, scaler()}, share);
+  try {
+    set_places(places_from(places, "Accelerator::restore_share()"));
+  } catch (const CheckpointError& error) {
+    throw DataError(error.what());
+  }
 }
 
 std::string AcceleratorState::places() const {
@@ -236,7 +240,7 @@ std::vector<LoaderPlace> AcceleratorState::places_from(const std::string& text,
                         .taken = place.at("taken").get<int64_t>(),
                         .batches = place.value("batches", int64_t{0})});
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError(source + "/" + kPlaces + ": is not what save_state() writes");
+    throw CheckpointError(source + ": does not say where the loaders stood");
   }
   if (places.size() != places_.size())
     throw CheckpointError(source + ": was made with " + std::to_string(places.size()) +

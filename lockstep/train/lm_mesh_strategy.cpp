@@ -351,7 +351,9 @@ class LmMeshPlacement final : public StrategyPlacement {
 
  private:
   void divide(TransformerLmImpl& lm, const Strategy::Initial& initial) {
-    mesh_->parallel.reset();  // of the former ranks: their memory goes before there is new
+    // Of the former ranks: their memory goes before there is new.
+    mesh_->trained.clear();
+    mesh_->parallel.reset();
     const at::ScalarType dtype = lm.parameters().front().scalar_type();
     mesh_->parallel =
         std::make_shared<ParallelLm>(lm.config(), comm(), mesh_->how,

@@ -106,7 +106,7 @@ bool in_rank() {
 
 void train(Communicator& comm, const fs::path& folder, const How& how) {
   const int pid = ::getpid();
-  Moments moments(how.deaths);
+  Moments moments(how.deaths, folder.string() + "-deaths");
   Sentences sentences{&moments};
   const TrainingArguments args{.output_dir = folder,
                                .per_device_train_batch_size = 8 / how.rows,
@@ -181,7 +181,8 @@ class MeshRecovery : public ::testing::TestWithParam<How> {
   MeshRecovery() {
     if (!in_rank()) ::setenv("MESH_RECOVERY_FOLDER", dir_.path().c_str(), 1);
   }
-  static void run(const std::string& name, const How& how) {
+  void run(const std::string& name, const How& how) {
+    if (!in_rank()) fs::create_directories(dir_ / (name + "-deaths"));
     testing::expect_ranks(
         kRanks,
         [&](Communicator& comm) {
@@ -201,6 +202,7 @@ TEST_P(MeshRecovery, ADeathAtAnyMomentCostsNoBit) {
   run("undisturbed", quiet);
   run("killed", GetParam());
   if (in_rank() || HasFailure()) return;
+  EXPECT_EQ(recover_test::deaths_in(dir_ / "killed-deaths"), GetParam().deaths.size());
   for (int r = 0; r < kRanks; ++r) {
     const std::string file = "rank" + std::to_string(r);
     const Safetensors found = read_safetensors(dir_ / "killed" / file),

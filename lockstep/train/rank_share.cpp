@@ -25,29 +25,39 @@ using Json = nlohmann::json;
 
 constexpr const char* kGivenBack = "the state that a recovery gave back";
 
-[[noreturn]] void refuse(const std::string& why = "") {
-  throw DataError(std::string(kGivenBack) + " is damaged" + (why.empty() ? "" : ": " + why));
+[[noreturn]] void refuse(const std::string& why) {
+  throw DataError(std::string(kGivenBack) + " is damaged: " + why);
+}
+
+Json described(const NamedTensors& tensors) {
+  Json list = Json::array();
+  for (const auto& [name, tensor] : tensors)
+    list.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  return list;
+}
+
+int64_t bytes_of(const NamedTensors& tensors) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
 }
 
 // Of a strategy under which every rank has all parameters and the optimizer's state. The layout:
-// [bytes of the description] description, tensors.
+// [bytes of the description] description, parameters, state.
 class WholeShares final : public StateShares {
  public:
   WholeShares(const torch::nn::Module& model, torch::optim::Optimizer& optimizer)
       : optimizer_(optimizer),
         parameters_(parameters_of(model)),
-        state_(optimizer_state(optimizer)) {
-    Json list = Json::array();
-    for (const auto& [name, tensor] : state_.tensors)
-      list.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
-    description_ = Json{{"tensors", list}, {"metadata", state_.metadata}}.dump();
-  }
+        state_(optimizer_state(optimizer)),
+        description_(Json{{"parameters", described(parameters_)},
+                          {"state", described(state_.tensors)},
+                          {"metadata", state_.metadata}}
+                         .dump()) {}
 
   int64_t bytes() override {
-    auto bytes = static_cast<int64_t>(sizeof(int64_t) + description_.size());
-    for (const NamedTensors* tensors : {&parameters_, &state_.tensors})
-      for (const auto& [name, tensor] : *tensors) bytes += static_cast<int64_t>(tensor.nbytes());
-    return bytes;
+    return static_cast<int64_t>(sizeof(int64_t) + description_.size()) + bytes_of(parameters_) +
+           bytes_of(state_.tensors);
   }
   void write(const at::Tensor& into) override {
     const auto length = static_cast<int64_t>(description_.size());
@@ -64,36 +74,39 @@ class WholeShares final : public StateShares {
       }
     }
   }
+  // Checks everything before anything changes.
   void restore(const at::Tensor& share) override {
     int64_t length = 0;
     auto at = static_cast<int64_t>(sizeof length);
-    if (share.numel() < at) refuse();
+    if (share.numel() < at) refuse("it is too short");
     std::memcpy(&length, share.const_data_ptr(), sizeof length);
-    if (length < 0 || length > share.numel() - at) refuse();
+    if (length < 0 || length > share.numel() - at) refuse("it is too short");
     const auto* const text = reinterpret_cast<const char*>(share.const_data_ptr<uint8_t>()) + at;
     const Json description = Json::parse(text, text + length);
     at += length;
-    const auto next = [&](int64_t count) {
-      if (count > share.numel() - at) refuse("it is of another model");
-      return share.narrow(0, std::exchange(at, at + count), count);
-    };
-    for (const auto& [name, tensor] : parameters_)
-      tensor.copy_(next(static_cast<int64_t>(tensor.nbytes()))
-                       .clone()
-                       .view(tensor.scalar_type())
-                       .view(tensor.sizes()));
+    if (description.at("parameters") != described(parameters_)) refuse("it is of another model");
     Safetensors state;
-    for (const Json& one : description.at("tensors")) {
-      at::Tensor tensor =
+    for (const Json& one : description.at("state"))
+      state.tensors.emplace_back(
+          one.at(0).get<std::string>(),
           at::empty(one.at(2).get<std::vector<int64_t>>(),
-                    at::TensorOptions(static_cast<at::ScalarType>(one.at(1).get<int>())));
-      if (const auto count = static_cast<int64_t>(tensor.nbytes()); count > 0)
-        tensor.view(-1).view(at::kByte).copy_(next(count));
-      state.tensors.emplace_back(one.at(0).get<std::string>(), std::move(tensor));
-    }
+                    at::TensorOptions(static_cast<at::ScalarType>(one.at(1).get<int>()))));
     state.metadata = description.at("metadata").get<Metadata>();
-    if (at != share.numel()) refuse("it is of another model");
+    const int64_t of_parameters = bytes_of(parameters_);
+    if (share.numel() - at != of_parameters + bytes_of(state.tensors)) refuse("it is too short");
+    const auto copy = [&](const at::Tensor& tensor, int64_t from) {
+      const auto count = static_cast<int64_t>(tensor.nbytes());
+      if (count > 0)
+        tensor.copy_(share.narrow(0, from, count)
+                         .clone()  // aligned
+                         .view(tensor.scalar_type())
+                         .view(tensor.sizes()));
+      return from + count;
+    };
+    int64_t next = at + of_parameters;
+    for (const auto& [name, tensor] : state.tensors) next = copy(tensor, next);
     set_optimizer_state(optimizer_, state, kGivenBack);
+    for (const auto& [name, tensor] : parameters_) at = copy(tensor, at);
   }
 
  private:
@@ -170,7 +183,7 @@ std::string restored_share(const RankParts& of, const at::Tensor& given) try {
   int64_t length = 0;
   const int64_t end = given.numel() - static_cast<int64_t>(sizeof length);
   if (end > 0) std::memcpy(&length, given.const_data_ptr<uint8_t>() + end, sizeof length);
-  if (length < 1 || length > end) refuse();
+  if (length < 1 || length > end) refuse("it is too short");
   with_shares(of, [&](StateShares& shares) { shares.restore(given.narrow(0, 0, end - length)); });
   const std::vector<at::Tensor> others = others_of(of);
   const recover::RankState rank = recover::unpack(given.narrow(0, end - length, length), others);
@@ -183,6 +196,8 @@ std::string restored_share(const RankParts& of, const at::Tensor& given) try {
   return {extra.begin(), extra.end()};
 } catch (const Json::exception& error) {
   refuse(error.what());
+} catch (const CheckpointError& error) {  // what it is made of is used by checkpoints, too
+  throw DataError(error.what());
 }
 
 }  // namespace lockstep::inline v0

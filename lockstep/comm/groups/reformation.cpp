@@ -66,8 +66,7 @@ void Reformation::refuse_ended(Attempt& attempt, const std::vector<int>& missing
   const std::string ranks = "rank " + joined(ended, ", ");
   attempt.give_up(ranks + " had ended");
   throw Mismatch("the ranks of the job are to meet again, but " + ranks +
-                 (ended.size() == 1 ? " has" : " have") +
-                 " ended, with exit code 0, and will not come");
+                 (ended.size() == 1 ? " has" : " have") + " ended, and will not come");
 }
 
 Reformation::Reformation(std::shared_ptr<Store> store, int rank, int size, std::string life,

@@ -130,7 +130,7 @@ TEST(Reformation, WhoHasEndedIsNotWaitedFor) {
       }).form([](int64_t, const std::shared_ptr<Store>&, Deadline) { ADD_FAILURE(); }, patience());
       ADD_FAILURE();
     } catch (const Mismatch& error) {
-      EXPECT_THAT(error.what(), HasSubstr("rank 2 has ended, with exit code 0"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 2 has ended, and will not come"));
     }
   });
 }

@@ -102,7 +102,7 @@ void Communicator::Impl::leave(const std::string& reason) noexcept {
       if (const auto group = one.impl.lock()) group->leave(reason);
     }
   }
-  abort(reason);
+  abort_alone(reason);
 }
 
 void Communicator::Impl::abort(const std::string& reason) noexcept {
@@ -114,6 +114,10 @@ void Communicator::Impl::abort(const std::string& reason) noexcept {
       if (const auto duplicate = one.impl.lock()) duplicate->abort(reason);
     }
   }
+  abort_alone(reason);
+}
+
+void Communicator::Impl::abort_alone(const std::string& reason) noexcept {
   const auto error = std::make_exception_ptr(
       PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
   broken_.set(error);

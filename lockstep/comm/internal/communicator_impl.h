@@ -144,6 +144,7 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   void check_host_alone() const;  // the same where there is no device engine
   // The note under which ranks compare a captured call; it differs from the eager call's.
   static CallNote note_of_captured(const CallNote& note, std::string& text);
+  void abort_alone(const std::string& reason) noexcept;  // not what was made of it
   // Whether this thread's stream is being captured, for an operation that orders it. Throws if the
   // operation is not part of that capture.
   bool orders_capture(const PendingOp& operation) const;
