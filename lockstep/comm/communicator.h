@@ -372,9 +372,9 @@ class LOCKSTEP_API Communicator final {
   // A new communicator of all ranks of the job, with their former ranks and size, after an error
   // broke this one and the launcher replaced the dead ranks (lockstep run --on-failure replace).
   // Every survivor calls it on the communicator that init() or an earlier reform() returned,
-  // whatever error it saw. This communicator is broken afterwards: reform aborts it first, and all
-  // groups that were made of it, so that ranks that still wait learn of the failure. A replacement process calls init(), which meets the
-  // survivors. Either all ranks return the new generation or, when one dies on the way, all of them
+  // whatever error it saw. This communicator is broken afterwards: reform aborts it first, with all
+  // groups made of it, so that ranks that still wait learn of it. A new process calls init() and meets
+  // the survivors. Either all ranks return the new generation or, when one dies on the way, all
   // wait for its successor. Nothing else of the job is restored: the program makes its groups,
   // symmetric memory and training state anew (recover/recovery.h).
   //

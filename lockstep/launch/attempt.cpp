@@ -277,7 +277,7 @@ void Attempt::look_for_exits() {
   if (left_behind) left_at_ = Clock::now();
   bool ends = false;
   for (const RankExit& exit : exits) {
-    if (exit.done) say_done(exit);
+    if (exit.done) say_end(exit, false);
     if (exit.well()) continue;
     const bool waits = supervisor_.waits(exit.local_rank);
     ends = ends || !(waits || left_behind);
@@ -286,7 +286,7 @@ void Attempt::look_for_exits() {
       workers_[static_cast<size_t>(exit.local_rank)]->process().signal_group(SIGKILL);
     const bool restarts_are_left =
         exit.status.exit_code != 2 && supervisor_.restarts_are_left(exit.local_rank);
-    if (waits || left_behind || (fails_now && restarts_are_left)) say_restart(exit, left_behind);
+    if (waits || left_behind || (fails_now && restarts_are_left)) say_end(exit, left_behind);
   }
   if (ends) look_at_ranks();
   obey(orders);

@@ -84,8 +84,7 @@ class Attempt {
   void keep_spares();
   int spares_needed() const;
   void tend_spares();
-  void say_done(const RankExit& exit);
-  void say_restart(const RankExit& exit, bool left_behind);
+  void say_end(const RankExit& exit, bool left_behind);
   void watch();  // until the ranks have ended
   void simulate_failures();
   // In attempt_still.cpp.

@@ -225,19 +225,8 @@ void Attempt::start_again(int rank) {
   still_[static_cast<size_t>(rank)] = {.begun = std::chrono::steady_clock::now()};
 }
 
-// Both follow the rank's own output.
-void Attempt::say_done(const RankExit& exit) {
-  Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
-  worker.err().overtake(std::chrono::steady_clock::now());
-  const int rank = job_.node.first_rank + exit.local_rank;
-  context_.err.put(
-      -2,
-      {done_line(rank, name_in_role(options_.roles, rank), exit.status, worker.process().pid())},
-      "");
-}
-
-// For a rank that failed and had restarts left.
-void Attempt::say_restart(const RankExit& exit, bool left_behind) {
+// For a rank that failed and had restarts left, or was done. Follows the rank's own output.
+void Attempt::say_end(const RankExit& exit, bool left_behind) {
   Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   worker.err().overtake(std::chrono::steady_clock::now());
   const int rank = job_.node.first_rank + exit.local_rank;
@@ -251,9 +240,10 @@ void Attempt::say_restart(const RankExit& exit, bool left_behind) {
   const int pid = worker.process().pid();
   context_.err.put(
       -2,
-      {left_behind ? left_behind_line(rank, role, exit.status, pid)
-                   : restart_line(rank, role, exit.status, pid,
-                                  supervisor_.waits(exit.local_rank) ? number : 0, most)},
+      {exit.done     ? done_line(rank, role, exit.status, pid)
+       : left_behind ? left_behind_line(rank, role, exit.status, pid)
+                     : restart_line(rank, role, exit.status, pid,
+                                    supervisor_.waits(exit.local_rank) ? number : 0, most)},
       "");
 }
 

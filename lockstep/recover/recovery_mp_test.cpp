@@ -318,12 +318,17 @@ TEST(Recovery, ADeathBehindTheLastStepDoesNotFailTheJob) {
     EXPECT_THAT(said, ::testing::ContainsRegex("rank 1 killed by SIGKILL .*; all ranks had done "
                                                "their steps, so it is not started again"));
   }
-  // Those that say themselves that something is wrong.
+  // Those that say themselves that something is wrong are started anew, to meet no one.
   for (const int code : {3, SIGABRT}) {
+    const auto start = std::chrono::steady_clock::now();
     const testing::RankResult failed = job("failed" + std::to_string(code), code);
-    if (!Job::in_rank()) {
-      EXPECT_NE(failed.launch.exit_code, 0) << code;
-    }
+    if (Job::in_rank()) continue;
+    EXPECT_EQ(failed.launch.exit_code, 1) << code;
+    EXPECT_FALSE(failed.timed_out) << code;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(30)) << code;
+    ASSERT_TRUE(failed.launch.failure) << code;
+    EXPECT_EQ(failed.launch.failure->rank, 1) << code;
+    EXPECT_THAT(failed.report, ::testing::HasSubstr("ended, and will not come")) << code;
   }
 }
 

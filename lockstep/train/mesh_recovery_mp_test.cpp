@@ -8,8 +8,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -22,6 +20,7 @@
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
 #include "lockstep/train/lm_mesh_strategy.h"
+#include "lockstep/train/timeless_metrics_test.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::inline v0::mesh_recovery_mp_test {
@@ -29,6 +28,7 @@ namespace {
 
 using recover_test::Deaths;
 using recover_test::Moments;
+using train_test::metrics_of;
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 
@@ -159,21 +159,6 @@ void train(Communicator& comm, const fs::path& folder, const How& how) {
       "loss",
       at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()}, at::kDouble));
   write_safetensors(folder / ("rank" + std::to_string(trainer.comm().rank())), all);
-}
-
-// A line a log or evaluation, without what depends on the clock.
-std::vector<std::string> metrics_of(const fs::path& folder) {
-  std::vector<std::string> lines;
-  std::ifstream file(folder / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    auto json = nlohmann::ordered_json::parse(line);
-    for (const char* timed : {"seconds", "samples_per_s", "eval_runtime", "eval_samples_per_second",
-                              "eval_steps_per_second", "straggler_rank", "straggler_host",
-                              "straggler_late_s", "straggler_since_step"})
-      json.erase(timed);
-    lines.push_back(json.dump());
-  }
-  return lines;
 }
 
 class MeshRecovery : public ::testing::TestWithParam<How> {

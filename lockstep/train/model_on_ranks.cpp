@@ -21,8 +21,6 @@
 namespace lockstep::inline v0 {
 namespace {
 
-constexpr const char* kSource = "the state that a recovery gave back";
-
 std::string bytes_of(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.contiguous();
   return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
@@ -65,23 +63,13 @@ Place place_from(const std::string& bytes) try {
   if (!json.at(3).is_null()) place.grad_norm = json.at(3).get<double>();
   return place;
 } catch (const Json::exception& error) {
-  throw DataError(std::string(kSource) + " is damaged: " + error.what());
-}
-
-using Tensors = std::unordered_set<const c10::TensorImpl*>;
-
-// Also where an optimizer has not come to be, and has moved some of them.
-Tensors trained_of(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
-  Tensors all;
-  for (const auto& group : groups)
-    for (const at::Tensor& parameter : group.params())
-      if (parameter.requires_grad()) all.insert(parameter.unsafeGetTensorImpl());
-  return all;
+  throw DataError(std::string(kGivenBack) + " is damaged: " + error.what());
 }
 
 // The model's parameters lose what they had in common with an optimizer that goes. `values`: they
 // keep theirs. Those without values go to `where`.
-void detach_parameters(torch::nn::Module& model, const Tensors& optimized, bool values,
+void detach_parameters(torch::nn::Module& model,
+                       const std::unordered_set<const c10::TensorImpl*>& optimized, bool values,
                        at::Device where) {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : model.parameters()) {
@@ -161,7 +149,7 @@ void ModelOnRanks::bind() {
     // What the strategy draws on the way is not what training draws.
     const at::Tensor stream = rng_state(device());
     strategy.bind(parts_.model, comm());
-    set_rng_state(stream, device(), kSource);
+    set_rng_state(stream, device(), kGivenBack);
     return;
   }
   if (scaler_) scaler_->use(comm());
@@ -176,7 +164,7 @@ void ModelOnRanks::bind() {
   }
   if (!state) {
     place_.clear();
-    set_rng_state(first_stream_, device(), kSource);
+    set_rng_state(first_stream_, device(), kGivenBack);
     return set_up();
   }
   strategy.bind(parts_.model, comm());
@@ -282,7 +270,7 @@ void ModelOnRanks::begin(TrainLoop& loop) {
   if (kept.stream_count > 0) {
     const auto bytes = static_cast<int64_t>(kept.streams.size()) / kept.stream_count;
     const at::Tensor own = tensor_of(kept.streams, {kept.stream_count, bytes});
-    strategy().gradients().set_random_states(comm().all_gather(own), kSource);
+    strategy().gradients().set_random_states(comm().all_gather(own), kGivenBack);
   }
   loop.go_on_at(loop_point_from(kept.point));
 }

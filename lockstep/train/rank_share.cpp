@@ -3,13 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/rng_state.h"
@@ -22,8 +19,6 @@ namespace lockstep::inline v0 {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr const char* kGivenBack = "the state that a recovery gave back";
 
 [[noreturn]] void refuse(const std::string& why) {
   throw DataError(std::string(kGivenBack) + " is damaged: " + why);
@@ -131,20 +126,22 @@ std::vector<at::Tensor> others_of(const RankParts& of) {
   const torch::nn::Module& model = *of.strategy.model();
   std::vector<at::Tensor> others = recover::buffers_of(model);
   if (of.strategy.state().shares() == nullptr) return others;
-  std::unordered_set<const c10::TensorImpl*> trained;
-  for (const auto& group : of.optimizer.param_groups())
-    for (const at::Tensor& parameter : group.params())
-      if (parameter.requires_grad()) trained.insert(parameter.unsafeGetTensorImpl());
+  const auto trained = trained_of(of.optimizer.param_groups());
   for (const auto& [name, parameter] : parameters_of(model))
     if (!trained.contains(parameter.unsafeGetTensorImpl())) others.push_back(parameter.detach());
   return others;
 }
 
-Json as_binary(const std::string& bytes) {
-  return Json::binary({bytes.begin(), bytes.end()});
-}
-
 }  // namespace
+
+std::unordered_set<const c10::TensorImpl*> trained_of(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::unordered_set<const c10::TensorImpl*> all;
+  for (const auto& group : groups)
+    for (const at::Tensor& parameter : group.params())
+      if (parameter.requires_grad()) all.insert(parameter.unsafeGetTensorImpl());
+  return all;
+}
 
 void check_has_shares(const Strategy& strategy, const std::string& who) {
   if (!strategy.traits().trains_apart) return;
@@ -156,7 +153,7 @@ void check_has_shares(const Strategy& strategy, const std::string& who) {
 // [share] [the rest] [bytes of the rest]
 at::Tensor written_share(const RankParts& of, const std::string& extra, at::Tensor memory) {
   const at::NoGradGuard no_grad;
-  Json json = Json::array({as_binary(extra)});
+  Json json = Json::array({Json::binary({extra.begin(), extra.end()})});
   if (of.scaler != nullptr) json.push_back(to_json(of.scaler->state()));
   std::string text;
   Json::to_cbor(json, text);

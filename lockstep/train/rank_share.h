@@ -3,17 +3,23 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 #include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "lockstep/amp/grad_scaler.h"
 #include "lockstep/train/strategy.h"
 
-namespace torch::optim {
-class Optimizer;
-}
-
 namespace lockstep::inline v0 {
+
+// For messages about it.
+inline constexpr const char* kGivenBack = "the state that a recovery gave back";
+
+// What an optimizer of these groups changes.
+std::unordered_set<const c10::TensorImpl*> trained_of(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
 // Whose share it is. The strategy has a model.
 struct RankParts {

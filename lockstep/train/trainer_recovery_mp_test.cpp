@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -33,6 +32,7 @@
 #include "lockstep/timeline/chrome_trace.h"
 #include "lockstep/timeline/overlap.h"
 #include "lockstep/trace/call_board.h"
+#include "lockstep/train/timeless_metrics_test.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep::inline v0::trainer_recovery_mp_test {
@@ -41,6 +41,7 @@ namespace {
 using Net = recover_test::TestNet;
 using recover_test::Deaths;
 using recover_test::Moments;
+using train_test::metrics_of;
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 
@@ -208,21 +209,6 @@ void train(Communicator& comm, const std::string& name, const How& how) {
       "loss",
       at::tensor({output.training_loss, find_metric(metrics, "eval_loss").value()}, at::kDouble));
   write_safetensors(folder / ("rank" + std::to_string(trainer.comm().rank())), all);
-}
-
-// A line a log or evaluation, without what depends on the clock.
-std::vector<std::string> metrics_of(const fs::path& folder) {
-  std::vector<std::string> lines;
-  std::ifstream file(folder / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    auto json = nlohmann::ordered_json::parse(line);
-    for (const char* timed : {"seconds", "samples_per_s", "eval_runtime", "eval_samples_per_second",
-                              "eval_steps_per_second", "straggler_rank", "straggler_host",
-                              "straggler_late_s", "straggler_since_step"})
-      json.erase(timed);
-    lines.push_back(json.dump());
-  }
-  return lines;
 }
 
 class TrainerRecovery : public ::testing::Test {

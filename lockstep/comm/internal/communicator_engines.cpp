@@ -95,29 +95,15 @@ void Communicator::Impl::throw_if_any_broken() {
   }
 }
 
-void Communicator::Impl::leave(const std::string& reason) noexcept {
-  {
-    const MutexLock lock(derived_mutex_);
-    for (const DerivedImpl& one : derived_) {
-      if (const auto group = one.impl.lock()) group->leave(reason);
-    }
-  }
-  abort_alone(reason);
-}
-
-void Communicator::Impl::abort(const std::string& reason) noexcept {
+void Communicator::Impl::abort(const std::string& reason, Reach reach) noexcept {
   {
     // A library that works on a duplicate counts as inside, too.
     const MutexLock lock(derived_mutex_);
     for (const DerivedImpl& one : derived_) {
-      if (one.kind != Derived::kDuplicate) continue;
-      if (const auto duplicate = one.impl.lock()) duplicate->abort(reason);
+      if (reach == Reach::kDuplicates && one.kind != Derived::kDuplicate) continue;
+      if (const auto group = one.impl.lock()) group->abort(reason, reach);
     }
   }
-  abort_alone(reason);
-}
-
-void Communicator::Impl::abort_alone(const std::string& reason) noexcept {
   const auto error = std::make_exception_ptr(
       PeerLost("this rank aborted the communicator: " + reason, topology_.rank));
   broken_.set(error);

@@ -157,7 +157,7 @@ Communicator Communicator::reform(Deadline deadline) {
             : "reform: nobody starts ranks of this job anew; lockstep run --on-failure replace "
               "does");
   }
-  impl_->leave("rank " + std::to_string(rank()) + " left it for reform()");
+  impl_->abort("rank " + std::to_string(rank()) + " left it for reform()", Impl::Reach::kGroups);
   return reform(deadline);
 }
 

@@ -87,7 +87,10 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   bool test(PendingOp& operation);
   void progress();
   Probe probe(int src, int tag);
-  void abort(const std::string& reason) noexcept;
+  // kGroups: also all groups that were made of this one, since ranks that wait in them are to learn
+  // that this one does not come.
+  enum class Reach : uint8_t { kDuplicates, kGroups };
+  void abort(const std::string& reason, Reach reach = Reach::kDuplicates) noexcept;
   void name_ranks(std::vector<std::string> titles);
   // Whether an engine knows that the rank is lost.
   bool lost(int rank) const;
@@ -97,12 +100,9 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   void check_caller(const char* what) const {
     if (const char* why = backend_->refuses_caller()) refuse_caller(what, why);
   }
-  // Registers a group that was made of this one. abort() reaches duplicates, too, leave() all.
+  // Registers a group that was made of this one, for abort().
   enum class Derived : uint8_t { kDuplicate, kGroup };
   void add_derived(const std::shared_ptr<Impl>& one, Derived kind);
-  // abort(), and that of all groups which were made of this one: ranks that wait in them learn that
-  // this one does not come.
-  void leave(const std::string& reason) noexcept;
 
   const Topology& topology() const { return topology_; }
   const CommunicatorOptions& options() const { return options_; }
@@ -144,7 +144,6 @@ class Communicator::Impl final : private SiblingProgress, private JobProgress::M
   void check_host_alone() const;  // the same where there is no device engine
   // The note under which ranks compare a captured call; it differs from the eager call's.
   static CallNote note_of_captured(const CallNote& note, std::string& text);
-  void abort_alone(const std::string& reason) noexcept;  // not what was made of it
   // Whether this thread's stream is being captured, for an operation that orders it. Throws if the
   // operation is not part of that capture.
   bool orders_capture(const PendingOp& operation) const;
