@@ -350,9 +350,9 @@ class LOCKSTEP_API Communicator final {
 
   // A new communicator of the surviving ranks, in the same order and renumbered, after PeerLost,
   // Timeout or Mismatch broke this one; it may also be called when nothing broke. Every survivor
-  // calls it, whatever error it saw. This communicator is broken afterwards: shrink aborts it
-  // first, so that ranks that still wait learn of the failure. Either all ranks of the new group
-  // return it, or all of them throw.
+  // calls it, whatever error it saw. This communicator and the groups made of it are broken
+  // afterwards: shrink aborts them first, so that ranks that still wait learn of the failure.
+  // Either all ranks of the new group return it, or all of them throw.
   //
   // The protocol uses the job's store. Each survivor announces itself. It proposes the announced
   // ranks as members once every other rank is announced or known to be dead, or at half of the

@@ -231,6 +231,25 @@ TEST(Shrink, OfAGroupInWhichOneDied) {
                              {{2, SIGKILL}});
 }
 
+// Rank 2 dies. Rank 1 waits for it, and rank 0 for rank 1 in a group of living ranks, to whose
+// members rank 1 tells nothing but that it leaves.
+TEST(Shrink, ARankThatWaitsInAGroupOfOthersLearnsThatTheyLeft) {
+  testing::expect_lone_ranks(
+      3,
+      [] {
+        Communicator comm = init({.backend = "shm", .timeout = std::chrono::seconds(30)});
+        std::optional<Communicator> alive = comm.subgroup({0, 1}), dead = comm.subgroup({1, 2});
+        if (comm.rank() == 2) ::kill(::getpid(), SIGKILL);
+        const Survivors survivors;
+        work_until_broken(comm.rank() == 0 ? *alive : *dead);
+        Communicator rest = comm.shrink(Deadline::seconds(20));
+        EXPECT_LT(survivors.seconds(), 15) << "half of the time-out";
+        EXPECT_EQ(sum_of_ones(rest), 2);
+        EXPECT_THROW(alive->barrier(), PeerLost);
+      },
+      {{2, SIGKILL}});
+}
+
 TEST(Shrink, WithoutTheStoreItSaysSo) {
   testing::expect_lone_ranks(
       3,

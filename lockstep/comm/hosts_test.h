@@ -42,6 +42,7 @@ class HostsTest : public ::testing::Test {
     if (network_) {
       options.hosts = {.of_rank = hosts,
                        .prefix = [this](int host) { return network_->prefix(host); },
+                       .entrance = [this](int host) { return network_->entrance(host); },
                        .on = [this](int host, const auto& fn) { network_->on(host, fn); },
                        .address = network_->address(0)};
     }

@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -21,6 +23,7 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/fork_lock.h"
 #include "lockstep/core/internal/cpu_mask.h"
 
 namespace lockstep::inline v0 {
@@ -51,8 +54,10 @@ int above_stdio(int fd, UniqueFd& copy) {
   return copy.get();
 }
 
-// The data that the child needs, made before fork, because the child must not allocate.
+// The data that the child needs, made before fork, because a child that executes a program must not
+// allocate.
 struct ChildPlan {
+  const std::function<int()>* body;  // instead of a program
   const char* program;
   char* const* argv;
   char* const* envp;
@@ -92,7 +97,30 @@ void reset_signals() {
   ::_exit(127);
 }
 
-// Runs in the child. Only async-signal-safe calls.
+// What exec would close.
+void close_on_exec() {
+  std::vector<int> fds;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    if (const auto fd = parse_int(entry.path().filename().string(), 0))
+      fds.push_back(static_cast<int>(*fd));
+  }
+  for (const int fd : fds) {
+    const int flags = ::fcntl(fd, F_GETFD);  // the one that read the folder is closed by now
+    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) ::close(fd);
+  }
+}
+
+// Runs in the child, for a process that survives fork.
+[[noreturn]] void run_body(const ChildPlan& plan) {
+  environ = const_cast<char**>(plan.envp);
+  close_on_exec();
+  reset_signals();
+  const int code = (*plan.body)();
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+// Runs in the child. Only async-signal-safe calls up to a body.
 [[noreturn]] void run_child(const ChildPlan& plan) {
   if (plan.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -108,19 +136,22 @@ void reset_signals() {
   for (size_t i = 0; i < plan.inherit_count; ++i) {
     if (::fcntl(plan.inherit[i], F_SETFD, 0) != 0) fail_child(plan);
   }
+  if (plan.body != nullptr) run_body(plan);
   reset_signals();
   ::execve(plan.program, plan.argv, plan.envp);
   fail_child(plan);
 }
 
 // Calls fork() with every signal blocked around it, in both processes.
-pid_t fork_quietly(const ChildPlan& plan) {
+pid_t fork_quietly(const ChildPlan& plan) LOCKSTEP_UNCHECKED {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (plan.body != nullptr) fork_lock().lock();
   const pid_t pid = ::fork();
-  if (pid == 0) run_child(plan);
   const int error = errno;
+  if (plan.body != nullptr) fork_lock().unlock();  // in both
+  if (pid == 0) run_child(plan);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = error;
   return pid;
@@ -224,7 +255,8 @@ Pipe make_pipe() {
 Subprocess::Subprocess(const SubprocessOptions& options) : own_session_(options.own_session) {
   if (options.command.empty()) throw LaunchError("no program given");
   name_ = options.command.front();
-  const std::string program = options.program.empty() ? find_program(name_) : options.program;
+  const std::string program =
+      options.program.empty() && !options.body ? find_program(name_) : options.program;
   const std::vector<char*> argv = pointers(options.command);
   const std::vector<char*> envp = options.env ? pointers(*options.env) : std::vector<char*>();
   const CpuMask cpus(options.cpus);
@@ -232,6 +264,7 @@ Subprocess::Subprocess(const SubprocessOptions& options) : own_session_(options.
   UniqueFd copies[4];
 
   ChildPlan plan{};
+  plan.body = options.body ? &options.body : nullptr;
   plan.program = program.c_str();
   plan.argv = argv.data();
   plan.envp = options.env ? envp.data() : environ;
@@ -247,6 +280,7 @@ Subprocess::Subprocess(const SubprocessOptions& options) : own_session_(options.
   plan.parent = ::getpid();
   plan.error_fd = above_stdio(error.write.get(), copies[3]);
 
+  if (options.body) std::fflush(nullptr);  // or both would write what is buffered
   pid_ = fork_quietly(plan);
   if (pid_ < 0) throw system_error("cannot start '" + name_ + "': fork", errno);
   error.write.reset();

@@ -1,9 +1,11 @@
 // Subprocess: a child process by fork and exec, safe in a parent with threads and libtorch: between
-// fork and exec the child makes only async-signal-safe calls.
+// fork and exec the child makes only async-signal-safe calls. By fork alone where the caller knows
+// that the process survives it.
 #pragma once
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +20,11 @@ namespace lockstep::inline v0 {
 struct SubprocessOptions {
   std::vector<std::string> command;  // argv, at least argv[0]
   std::string program;  // the file to execute; "": command[0], looked up on PATH like in a shell
+  // Instead of a program: what the child runs, by fork alone, for libraries that take long to load.
+  // It returns the exit code. Descriptors, signals and environment are as after exec; memory is a
+  // copy of this process's, and nothing of it is destroyed at the end. Only while no other thread
+  // of this process can hold a lock that the child wants (fork_lock.h): libtorch starts threads.
+  std::function<int()> body = {};
   // The whole environment as NAME=value; nullopt: this process's.
   std::optional<std::vector<std::string>> env;
   // Descriptors that become the child's 0, 1 and 2; -1: inherited. The caller keeps them.

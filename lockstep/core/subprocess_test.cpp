@@ -55,6 +55,29 @@ std::string error_of(const SubprocessOptions& options) {
   return "no error";
 }
 
+// As after exec, except that memory is a copy.
+TEST(Subprocess, ABodyRunsInAFork) {
+  const Pipe kept = make_pipe(), closed = make_pipe();
+  std::string value = "the parent's";
+  SubprocessOptions options;
+  options.command = {"a body"};
+  options.env = {"ANSWER=42"};
+  options.inherit = {kept.write.get()};
+  options.body = [&] {
+    value = "the child's";
+    const char* const answer = std::getenv("ANSWER");
+    const bool environment =
+        answer != nullptr && answer == std::string("42") && std::getenv("PATH") == nullptr;
+    const bool descriptors =
+        ::fcntl(kept.write.get(), F_GETFD) == 0 && ::fcntl(closed.write.get(), F_GETFD) < 0;
+    std::printf("%s environment and descriptors", environment && descriptors ? "right" : "wrong");
+    return 7;
+  };
+  EXPECT_EQ(output_of(options), "right environment and descriptors");
+  EXPECT_EQ(Subprocess(options).wait(soon()).exit_code, 7);
+  EXPECT_EQ(value, "the parent's");
+}
+
 // An error of the caller, who named the program, is distinguished from a temporary one.
 TEST(Subprocess, WhatMayPassIsNoMistake) {
   const TestDirectory folder;

@@ -128,6 +128,7 @@ std::unique_ptr<Worker> Attempt::start_rank(int rank) {
   SubprocessOptions start;
   start.command = command_of(options_, rank);
   start.program = options_.program;
+  start.body = options_.body;
   Variables variables = variables_of(rank, error.path);
   for (const auto& [name, value] : options_.env) variables[name] = value;
   start.env = merge_environment(current_environment(), variables);
@@ -160,6 +161,7 @@ std::unique_ptr<Worker> Attempt::start_spare(int link) {
   SubprocessOptions start;
   start.command = options_.command;
   start.program = options_.program;
+  start.body = options_.body;
   Variables variables = variables_of_all(variables_of(0, error.path));
   variables["TORCHELASTIC_ERROR_FILE"] = error.path;
   for (const auto& [name, value] : options_.env) variables[name] = value;

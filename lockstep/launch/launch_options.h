@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -104,6 +105,8 @@ inline constexpr int kMostRanksOfAHost = 1024;
 struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
+  // Run by each rank instead of a program, by fork alone (core/subprocess.h says when that works).
+  std::function<int()> body = {};
   int nproc = 1;  // ranks on this host, 1 to kMostRanksOfAHost (0 where it only starts others)
   // The roles of the whole job's ranks; on one host they have nproc ranks. Empty: all ranks have
   // the role `role`. Roles with restarts exclude max_restarts.

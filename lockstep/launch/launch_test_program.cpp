@@ -207,6 +207,19 @@ int spawn_as_told(const std::string& behaviour) {
   if (behaviour == "nested") {
     return spawn(2, [] { spawn(2, [] {}); }).exit_code;
   }
+  if (behaviour == "fork") {
+    const int parent = ::getpid();
+    const auto tell = [parent] {
+      const bool fork = ::getpid() != parent && ::getppid() == parent && in_spawned_child();
+      std::printf("rank %d is %s\n", read_job_environment(process_env()).rank,
+                  fork ? "a fork" : "none");
+      if (::getpid() != parent && std::getenv("RANK") == std::string("1"))
+        throw std::runtime_error("rank 1 is unhappy");
+    };
+    const int code = spawn(2, tell, {}, {.by_fork = true}).exit_code;
+    std::printf("the parent goes on\n");
+    return code;
+  }
   const LaunchResult first = spawn(2, [] {
     const JobEnvironment job = read_job_environment(process_env());
     if (!in_spawned_child()) throw std::runtime_error("not in a child");

@@ -66,19 +66,18 @@ std::atomic<bool>& running_as_rank() {
   return running;
 }
 
-[[noreturn]] void run_as_rank(const std::function<void()>& fn) {
+// The exit code.
+int run_as_rank(const std::function<void()>& fn) {
   running_as_rank() = true;
-  int code = 0;
   try {
     fn();
+    return 0;
   } catch (const std::exception& error) {
     log_error(error.what());
-    code = 1;
   } catch (...) {
     log_error("an exception that is not a std::exception");
-    code = 1;
   }
-  std::exit(code);
+  return 1;
 }
 
 }  // namespace
@@ -95,7 +94,7 @@ LaunchResult spawn(int nproc, const std::function<void()>& fn, LaunchOptions opt
   }
   const std::string call = point.name.empty() ? std::to_string(next_call()) : point.name;
   if (const auto mine = call_of_this_child()) {
-    if (call == *mine) run_as_rank(fn);
+    if (call == *mine) std::exit(run_as_rank(fn));
     return {};
   }
   options.nproc = nproc;
@@ -105,6 +104,7 @@ LaunchResult spawn(int nproc, const std::function<void()>& fn, LaunchOptions opt
     options.command.insert(options.command.end(), point.arguments.begin(), point.arguments.end());
   }
   options.program = own_program();
+  if (point.by_fork) options.body = [&fn] { return run_as_rank(fn); };
   options.env[kSpawnCall] = std::to_string(::getpid()) + ":" + call;
   return launch(options);
 }

@@ -21,6 +21,15 @@ TEST(Spawn, EachCallHasItsOwnRanks) {
                                    "second call, rank 2 of 3"));
 }
 
+// They do not run what stands before and after the call.
+TEST(Spawn, RanksMayBeForks) {
+  const Ended ended = run_words({"spawn", "fork"});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(lines_of(ended.out),
+              UnorderedElementsAre("rank 0 is a fork", "rank 1 is a fork", "the parent goes on"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 1: error: rank 1 is unhappy"));
+}
+
 TEST(Spawn, AnExceptionOfARankIsReported) {
   const Ended ended = run_words({"spawn", "throw"});
   EXPECT_EQ(ended.code, 1);

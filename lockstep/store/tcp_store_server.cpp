@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/fork_lock.h"
 #include "lockstep/core/log.h"
 #include "lockstep/store/store_service.h"
 #include "lockstep/store/tcp_store.h"
@@ -77,6 +78,7 @@ class TcpStoreServer::Impl {
     while (true) {
       const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
       if (stop_.load()) return;
+      const MutexLock working(fork_lock());
       for (int i = 0; i < count; ++i) {
         const uint64_t id = events[static_cast<size_t>(i)].data.u64;
         if (id == kListenerId) {

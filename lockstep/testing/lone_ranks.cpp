@@ -14,6 +14,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/comm/forked_rank.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -42,16 +43,16 @@ void meet(int size) {
   store_barrier(store, "started", size, deadline);
 }
 
-[[noreturn]] void run_and_exit(int size, const std::function<void()>& fn) {
-  int code = 0;
+// The exit code.
+int run_rank(int size, const std::function<void()>& fn) {
   try {
     meet(size);
     fn();
+    return 0;
   } catch (const std::exception& error) {
     log_error(error.what());
-    code = 1;
+    return 1;
   }
-  std::exit(code);
 }
 
 std::string read_all(int fd) {
@@ -68,8 +69,9 @@ struct Running {
   std::unique_ptr<Subprocess> process;
 };
 
+// `fork`: what a fork runs on its host; none, where the rank executes this program anew.
 Running start_rank(int rank, int size, const HostPort& store, const Secret& secret,
-                   const LoneOptions& options) {
+                   const LoneOptions& options, const std::function<int()>& fork) {
   Running running;
   // Of one host, so memory is as good as a file and needs no clearing away.
   running.output.reset(::memfd_create("lockstep-test-output", MFD_CLOEXEC));
@@ -93,10 +95,17 @@ Running start_rank(int rank, int size, const HostPort& store, const Secret& secr
   std::string program = "/proc/self/exe";
   char path[4096] = {};
   if (::readlink(program.c_str(), path, sizeof path - 1) > 0) program = path;
-  if (hosts.empty())
-    process.program = program;
-  else
+  if (fork) {
+    const std::function<void()> enter =
+        hosts.empty() ? std::function<void()>([] {}) : options.hosts.entrance(host);
+    process.body = [fork, enter] {
+      enter();
+      return fork();
+    };
+  } else if (!hosts.empty()) {
     process.command = options.hosts.prefix(host);
+  }
+  if (hosts.empty()) process.program = program;
   process.command.push_back(program);
   process.command.insert(process.command.end(), options.arguments.begin(), options.arguments.end());
   process.env = launch::merge_environment(launch::current_environment(), variables);
@@ -124,8 +133,15 @@ bool in_lone_rank() {
 std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
                                      const LoneOptions& options) {
   if (const auto call = process_env()(kLoneCall)) {
-    if (*call == call_text(::getppid(), options.name)) run_and_exit(size, fn);
+    if (*call == call_text(::getppid(), options.name)) std::exit(run_rank(size, fn));
     return {};  // another call's child
+  }
+  std::function<int()> fork;
+  if ((options.hosts.of_rank.empty() || options.hosts.entrance) && can_fork_ranks()) {
+    fork = [&] {
+      begin_forked_rank();
+      return run_rank(size, fn);
+    };
   }
   const Deadline deadline = Deadline::after(options.deadline);
   const Secret secret = Secret::generate();
@@ -139,7 +155,7 @@ std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
   }
   std::vector<Running> running;
   for (int rank = 0; rank < size; ++rank)
-    running.push_back(start_rank(rank, size, server->address(), secret, options));
+    running.push_back(start_rank(rank, size, server->address(), secret, options, fork));
 
   std::vector<LoneRank> ranks(static_cast<size_t>(size));
   while (true) {

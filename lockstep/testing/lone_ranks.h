@@ -18,6 +18,8 @@ struct LoneHosts {
   std::vector<int> of_rank = {};  // empty: all ranks run here
   // Words to put before a command so that it runs on the host.
   std::function<std::vector<std::string>(int host)> prefix = {};
+  // What moves a thread to the host: for ranks that are forks, if it is given.
+  std::function<std::function<void()>(int host)> entrance = {};
   // Runs fn so that the sockets it makes are the host's. Host 0 has the store.
   std::function<void(int host, const std::function<void()>& fn)> on = {};
   std::string address = {};  // of host 0, for all hosts
@@ -46,8 +48,8 @@ struct LoneRank {
   std::string output;  // stdout and stderr
 };
 
-// Runs fn() in `size` processes that execute this program anew, once all have started; in them lockstep::init() joins the
-// job through a store that this process serves, so it outlives every rank. A child ends with 0, or
+// Runs fn() in `size` processes, forks or not as for run_ranks(), once all have started; in them
+// lockstep::init() joins the job through a store that this process serves, so it outlives every rank. A child ends with 0, or
 // with 1 after an exception, whose text is in the output. Returns when all have ended; nothing that
 // it started is left. Throws LaunchError, SystemError.
 LOCKSTEP_API std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,

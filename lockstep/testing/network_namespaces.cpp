@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
@@ -143,11 +144,17 @@ std::string NetworkNamespaces::shell_prefix(int host) const {
   return text;
 }
 
-void NetworkNamespaces::on(int host, const std::function<void()>& fn) const {
+std::function<void()> NetworkNamespaces::entrance(int host) const {
   const Namespace& space = hosts_.at(static_cast<size_t>(host));
+  return [net = path_of(space.net.get()), uts = path_of(space.uts.get())] {
+    for (const auto& [path, kind] : {std::pair(&net, CLONE_NEWNET), std::pair(&uts, CLONE_NEWUTS)})
+      if (::setns(open_own(path->c_str()).get(), kind) != 0) throw system_error("setns", errno);
+  };
+}
+
+void NetworkNamespaces::on(int host, const std::function<void()>& fn) const {
   in_thread([&] {
-    if (::setns(space.net.get(), CLONE_NEWNET) != 0) throw system_error("setns", errno);
-    if (::setns(space.uts.get(), CLONE_NEWUTS) != 0) throw system_error("setns", errno);
+    entrance(host)();
     fn();
   });
 }

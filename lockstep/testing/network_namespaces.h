@@ -43,6 +43,9 @@ class NetworkNamespaces {
   std::vector<std::string> prefix(int host) const;
   // The same as text for a shell.
   std::string shell_prefix(int host) const;
+  // Moves the thread that calls it to `host`; also in a fork of this process, which may have closed
+  // the descriptors. It holds while the object lives, and throws SystemError.
+  std::function<void()> entrance(int host) const;
   // Runs fn in a thread of this process that is on `host`, and waits for it; sockets that it makes
   // are that host's, also afterwards. Passes exceptions on.
   void on(int host, const std::function<void()>& fn) const;

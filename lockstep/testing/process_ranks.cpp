@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/comm/forked_rank.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/log.h"
@@ -94,7 +95,10 @@ class Alarm {
 
 RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
                      const RankOptions& options) {
+  const launch::SpawnPoint point{
+      .name = options.name, .arguments = options.arguments, .by_fork = can_fork_ranks()};
   const auto run = [&] {
+    if (point.by_fork) begin_forked_rank();
     Communicator comm = init({.backend = options.backend, .timeout = options.timeout});
     fn(comm);
   };
@@ -113,7 +117,7 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
   std::atomic<bool> timed_out{false};
   RankResult result;
   if (launch::in_spawned_child()) {
-    launch::spawn(size, run, launch_options, {options.name, options.arguments});
+    launch::spawn(size, run, launch_options, point);
     return result;  // another call's child
   }
   {
@@ -127,7 +131,7 @@ RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
       }
       for (const int pid : pids) ::kill(pid, SIGKILL);
     });
-    result.launch = launch::spawn(size, run, launch_options, {options.name, options.arguments});
+    result.launch = launch::spawn(size, run, launch_options, point);
   }
   result.timed_out = timed_out;
   if (result.launch.exit_code != 0) {

@@ -29,7 +29,7 @@ struct LOCKSTEP_API RankOptions {
   std::optional<launch::FailureDrill> simulate_failures = {};
   // The others go on without ranks that die (Communicator::shrink()).
   bool shrinks = false;
-  // How the children, which execute this program anew, find this call again: a name that no other
+  // How children that execute this program anew find this call again: a name that no other
   // call has, and the arguments that bring main() here. With GoogleTest: gtest_point() of
   // gtest_ranks.h.
   std::string name = {};
@@ -43,8 +43,9 @@ struct RankResult {
   std::string report;  // what to print when the ranks did not all end well; "" otherwise
 };
 
-// Runs fn(comm) in `size` processes and returns when all have ended. An exception in a rank is a
-// failure of that rank. Does not throw for failing ranks: look at the result. Throws LaunchError,
+// Runs fn(comm) in `size` processes and returns when all have ended. The processes are forks of this
+// one, which start at once, as long as it has but one thread; otherwise they execute this program
+// anew up to this call. An exception in a rank is a failure of that rank. Does not throw for failing ranks: look at the result. Throws LaunchError,
 // InvalidArgument.
 LOCKSTEP_API RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
                                   const RankOptions& options);

@@ -57,7 +57,7 @@ Communicator Communicator::shrink(Deadline deadline) {
         "run_threads()");
   }
   impl_->check_caller("shrink");
-  abort("rank " + std::to_string(rank()) + " left it for shrink()");
+  impl_->abort("rank " + std::to_string(rank()) + " left it for shrink()", Impl::Reach::kGroups);
   const Deadline announce = Deadline::after(deadline.remaining() / 2);
   const uint64_t attempt = ++origin->shrinks;
   const auto name_of = [&](uint64_t n) { return origin->name + "/shrink" + std::to_string(n); };
