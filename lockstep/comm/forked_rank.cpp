@@ -15,6 +15,12 @@ namespace lockstep::inline v0 {
 namespace fs = std::filesystem;
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 int thread_count() {
   std::error_code ignored;
   return static_cast<int>(
@@ -44,15 +50,12 @@ bool shares_memory() {
 }  // namespace
 
 bool can_fork_ranks() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return false;
-#else
+  if (kSanitized) return false;
   const EnvLookup env = process_env();
   for (const char* const name :
        {"LD_PRELOAD", "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"})
     if (env(name)) return false;
   return thread_count() == 1 && !uses_device() && !shares_memory();
-#endif
 }
 
 void begin_forked_rank() {
