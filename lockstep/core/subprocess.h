@@ -22,7 +22,7 @@ struct SubprocessOptions {
   std::string program;  // the file to execute; "": command[0], looked up on PATH like in a shell
   // Instead of a program: what the child runs, by fork alone, for libraries that take long to load.
   // It returns the exit code. Descriptors, signals and environment are as after exec; memory is a
-  // copy of this process's, and nothing of it is destroyed at the end. Only while no other thread
+  // copy of this process's, and no exit handler runs at the end. Only while no other thread
   // of this process can hold a lock that the child wants (fork_lock.h): libtorch starts threads.
   std::function<int()> body = {};
   // The whole environment as NAME=value; nullopt: this process's.

@@ -18,14 +18,14 @@ struct SpawnPoint {
   // With a name: the child's arguments instead of this process's.
   std::vector<std::string> arguments = {};
   // The children are forks that call `fn` at once, in a copy of this process's memory: they need
-  // not load libtorch anew (half a second of a processor each), and end without destructors. Only
+  // not load libtorch anew (half a second of a processor each), and no exit handler runs. Only
   // while no other thread of this process can hold a lock that `fn` wants; libtorch starts threads
   // as it computes.
   bool by_fork = false;
 };
 
-// Runs `fn` in `nproc` processes that execute this program anew with the same arguments (not by
-// fork alone, which libtorch does not survive once it has threads). A child runs main() up to this call, calls `fn`, and
+// Runs `fn` in `nproc` processes that execute this program anew with the same arguments, unless
+// they are forks (SpawnPoint::by_fork). A child runs main() up to this call, calls `fn`, and
 // exits: with 0, or with 1 after printing the exception. The code before the call therefore runs in
 // every process and must be cheap and free of side effects that must happen once. The n-th call of
 // spawn in the parent is the n-th one in the child (others return at once there). In the child

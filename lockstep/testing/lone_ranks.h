@@ -49,9 +49,9 @@ struct LoneRank {
 };
 
 // Runs fn() in `size` processes, forks or not as for run_ranks(), once all have started; in them
-// lockstep::init() joins the job through a store that this process serves, so it outlives every rank. A child ends with 0, or
-// with 1 after an exception, whose text is in the output. Returns when all have ended; nothing that
-// it started is left. Throws LaunchError, SystemError.
+// lockstep::init() joins the job through a store that this process serves, so it outlives every
+// rank. A child ends with 0, or with 1 after an exception, whose text is in the output. Returns
+// when all have ended; nothing that it started is left. Throws LaunchError, SystemError.
 LOCKSTEP_API std::vector<LoneRank> run_lone_ranks(int size, const std::function<void()>& fn,
                                                   const LoneOptions& options);
 

@@ -95,8 +95,10 @@ class Alarm {
 
 RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
                      const RankOptions& options) {
-  const launch::SpawnPoint point{
-      .name = options.name, .arguments = options.arguments, .by_fork = can_fork_ranks()};
+  // A process that spawn() has started is a rank already, and has what it needs.
+  const launch::SpawnPoint point{.name = options.name,
+                                 .arguments = options.arguments,
+                                 .by_fork = !launch::in_spawned_child() && can_fork_ranks()};
   const auto run = [&] {
     if (point.by_fork) begin_forked_rank();
     Communicator comm = init({.backend = options.backend, .timeout = options.timeout});

@@ -43,10 +43,10 @@ struct RankResult {
   std::string report;  // what to print when the ranks did not all end well; "" otherwise
 };
 
-// Runs fn(comm) in `size` processes and returns when all have ended. The processes are forks of this
-// one, which start at once, as long as it has but one thread; otherwise they execute this program
-// anew up to this call. An exception in a rank is a failure of that rank. Does not throw for failing ranks: look at the result. Throws LaunchError,
-// InvalidArgument.
+// Runs fn(comm) in `size` processes and returns when all have ended. They are forks of this one
+// where that is safe (one thread, no shared memory), or else execute this program anew up to this
+// call. An exception in a rank is a failure of that rank. Does not throw for failing ranks: look at
+// the result. Throws LaunchError, InvalidArgument.
 LOCKSTEP_API RankResult run_ranks(int size, const std::function<void(Communicator&)>& fn,
                                   const RankOptions& options);
 

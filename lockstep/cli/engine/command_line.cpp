@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -52,15 +51,6 @@ int run_one_of(const std::vector<NamedCommand>& commands, int argc, char** argv)
                                (words.empty() ? std::string() : words[0]) +
                                "' in this program, which has " + joined(names) + "\n");
   return 2;
-}
-
-void end_process(int code) {
-  std::fflush(nullptr);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  std::exit(code);  // they look for what was left
-#else
-  ::_exit(code);
-#endif
 }
 
 Arguments with_dashes(const Arguments& arguments) {

@@ -24,10 +24,6 @@ struct NamedCommand {
 };
 int run_one_of(const std::vector<NamedCommand>& commands, int argc, char** argv);
 
-// The end of main(): no destructor runs of what lives as long as the process. Libtorch's take its
-// registries apart, a tenth of a second of a processor for each rank.
-[[noreturn]] void end_process(int code);
-
 // Long options may be spelled with '_' for '-': "--batch_size=3" becomes "--batch-size=3". Values
 // and the words after "--" are unchanged.
 Arguments with_dashes(const Arguments& arguments);

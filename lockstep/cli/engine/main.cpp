@@ -9,10 +9,10 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep::engine;
-  end_process(run_one_of({{"train", train_command},
-                          {"eval", eval_command},
-                          {"predict", predict_command},
-                          {"diff", diff_command},
-                          {"checkpoint", checkpoint_command}},
-                         argc, argv));
+  return run_one_of({{"train", train_command},
+                     {"eval", eval_command},
+                     {"predict", predict_command},
+                     {"diff", diff_command},
+                     {"checkpoint", checkpoint_command}},
+                    argc, argv);
 }

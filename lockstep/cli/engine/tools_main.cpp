@@ -8,9 +8,9 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep::engine;
-  end_process(run_one_of({{"compare", compare_command},
-                          {"bench", bench_command},
-                          {"verify", verify_command},
-                          {"plan", calibrate_command}},
-                         argc, argv));
+  return run_one_of({{"compare", compare_command},
+                     {"bench", bench_command},
+                     {"verify", verify_command},
+                     {"plan", calibrate_command}},
+                    argc, argv);
 }
