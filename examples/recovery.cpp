@@ -90,7 +90,7 @@ void train(const Settings& settings) {
     }
   run.finish();
 
-  if (comm.rank() == 0)
+  if (run.comm().rank() == 0)
     std::printf("%lld steps, parameters %016llx\n", static_cast<long long>(run.step()),
                 static_cast<unsigned long long>(sum_of(*model)));
 }

@@ -67,6 +67,7 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   plan.restart_count = job_.node.restarts + supervisor_.restarts(rank);
   plan.max_restarts = options_.max_restarts;
   plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
+  plan.shrinks = on_failure_of(options_) == OnFailure::kShrink;
   plan.run_id = options_.run_id == kUnnamedRun ? job_.node.job : options_.run_id;
   plan.role = options_.role;
   plan.roles = options_.roles;

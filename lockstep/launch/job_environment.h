@@ -41,6 +41,7 @@ struct JobEnvironment {
   // LOCKSTEP_RESTART_COUNT: how often this rank was restarted alone, where its role has restarts.
   std::optional<int> own_restarts;
   bool replaces = false;           // LOCKSTEP_ON_FAILURE=replace: dead ranks are replaced alone
+  bool shrinks = false;            // LOCKSTEP_ON_FAILURE=shrink: others go on without dead ranks
   std::optional<HostPort> store;   // LOCKSTEP_STORE: Lockstep's own store, served by the agent
   std::optional<HostPort> master;  // MASTER_ADDR, MASTER_PORT
 };

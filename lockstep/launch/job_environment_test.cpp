@@ -45,6 +45,20 @@ Variables torchrun() {
           {"TORCHELASTIC_RESTART_COUNT", "2"}};
 }
 
+TEST(JobEnvironment, WhatFollowsWhenARankDies) {
+  const auto of = [](const char* way) {
+    return read({{"LOCKSTEP_STORE", "127.0.0.1:1234"},
+                 {"RANK", "0"},
+                 {"WORLD_SIZE", "2"},
+                 {"LOCKSTEP_ON_FAILURE", way}});
+  };
+  EXPECT_TRUE(of("replace").replaces);
+  EXPECT_FALSE(of("replace").shrinks);
+  EXPECT_TRUE(of("shrink").shrinks);
+  EXPECT_FALSE(of("shrink").replaces);
+  EXPECT_FALSE(of("").replaces || of("").shrinks);
+}
+
 TEST(JobEnvironment, NothingSetIsAloneAndNotUnderALauncher) {
   const JobEnvironment job = read({});
   EXPECT_EQ(job.launcher, Launcher::kNone);

@@ -67,7 +67,9 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
       {"LOCKSTEP_GENERATION", std::to_string(node.generation)},
       {"LOCKSTEP_ROLES", role_ranges(plan.roles)},
       {"LOCKSTEP_RESTART_COUNT", role.restarts > 0 || plan.replaces ? restart_count : ""},
-      {"LOCKSTEP_ON_FAILURE", plan.replaces ? "replace" : ""},
+      {"LOCKSTEP_ON_FAILURE", plan.replaces  ? "replace"
+                              : plan.shrinks ? "shrink"
+                                             : ""},
       // Variables of an outer launcher must not apply inside.
       {"LOCKSTEP_SECRET", ""},
       {"LOCKSTEP_SECRET_FILE", ""},

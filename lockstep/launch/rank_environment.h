@@ -23,6 +23,7 @@ struct AttemptPlan {
   int max_restarts = 0;
   // Failed ranks are replaced alone: restart_count is the rank's own.
   bool replaces = false;
+  bool shrinks = false;  // the others go on without failed ranks
   std::string run_id;
   std::string role;         // where there are no roles
   std::vector<Role> roles;  // of the whole job's ranks

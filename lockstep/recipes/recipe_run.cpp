@@ -185,8 +185,8 @@ TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
   config.strategy = strategy.name();  // whoever has chosen it
   if (parts.run.recovers() && !options.record.empty())
     throw InvalidArgument(
-        "lockstep train: a record of every step is not kept where ranks are replaced; leave out "
-        "--on-failure replace");
+        "lockstep train: a record of every step is not kept where the run goes on when ranks die; "
+        "leave out --on-failure");
   const Recipe& recipe = recipe_of(config.recipe);
   const int64_t steps_per_epoch = parts.task.steps_per_epoch;
   if (parts.task.evaluate) {

@@ -58,9 +58,9 @@ TrainResult train_supervised(Communicator& comm, const TrainConfig& config,
   const auto autocast = autocast_of(spec.step.precision, comm.device());
   const auto attempt = [&] {
     Communicator& ranks = run.comm();
-    const DealtSamples dealt = deal(spec.data, recipe.train.size(), *strategy, ranks);
-    data::Loader loader(recipe.train, *dealt.sampler,
-                        loader_options(spec.data, dealt, device_of(*made)));
+    const TrainSpec::Data now = run.dealt_anew(spec.data);
+    const DealtSamples dealt = deal(now, recipe.train.size(), *strategy, ranks);
+    data::Loader loader(recipe.train, *dealt.sampler, loader_options(now, dealt, device_of(*made)));
     StrategyModel<M> model(made, strategy);
     Communicator eval_ranks = strategy->placement().evaluation_ranks(ranks);
     Loss loss = recipe.loss;

@@ -4,7 +4,9 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "lockstep/comm/same_on_all_ranks.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/text.h"
 #include "lockstep/device/event.h"
 #include "lockstep/flat/module_device.h"
 #include "lockstep/flat/named_tensors.h"
@@ -60,22 +63,43 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   return tensors;
 }
 
+// Bytes of which the other side does not know how many they are.
+void send_bytes(Communicator& comm, const at::Tensor& bytes, int to) {
+  send_object(comm, bytes.numel(), to);
+  comm.send(bytes, to);
+}
+
+at::Tensor receive_bytes(Communicator& comm, int from) {
+  at::Tensor bytes = at::empty({recv_object(comm, from).get<int64_t>()}, at::kByte);
+  comm.recv(bytes, from);
+  return bytes;
+}
+
 std::vector<RankProgress> exchange_progress(Communicator& comm, const RankProgress& own) {
-  const std::array<int64_t, 5> mine{own.whole, own.step, own.agreeing, own.has_copies, own.has_own};
+  const std::array<int64_t, 8> mine{own.whole,   own.step,   own.agreeing,    own.has_copies,
+                                    own.has_own, own.former, own.former_size, own.first};
   std::vector<RankProgress> ranks;
   for (const auto& row : recover::exchange_numbers(comm, mine))
-    ranks.push_back({row[0] != 0, row[1], row[2] != 0, row[3] != 0, row[4] != 0});
+    ranks.push_back({row[0] != 0, row[1], row[2] != 0, row[3] != 0, row[4] != 0,
+                     static_cast<int>(row[5]), static_cast<int>(row[6]), static_cast<int>(row[7])});
   return ranks;
 }
 
 }  // namespace
 
 Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options)
-    : comm_(std::move(comm)), state_(std::move(state)), options_(options) {
+    : comm_(std::move(comm)),
+      state_(std::move(state)),
+      options_(options),
+      dead_ranks_(recover::dead_ranks_of(comm_, options.shrinks)) {
   if (!state_.model) throw InvalidArgument("Recovery: there is no model");
   if ((state_.save == nullptr) != (state_.load == nullptr))
     throw InvalidArgument("Recovery: save and load belong together; give both or none");
+  if (state_.inherit && !state_.save)
+    throw InvalidArgument("Recovery: inherit is given what save returns; give save and load, too");
   device_ = device_of(*state_.model);
+  first_ = comm_.rank();
+  for (int r = 0; r < comm_.size(); ++r) firsts_.push_back(r);
   // Fails now rather than at a failure.
   if (state_.optimizer != nullptr) optimizer_state(*state_.optimizer);
   const Deadline deadline = Deadline::after(options_.patience);
@@ -88,7 +112,7 @@ Recovery::Recovery(Communicator comm, Recoverable state, RecoveryOptions options
 }
 
 std::string Recovery::reason_to_go_on() const {
-  return recover::reason_to_go_on(comm_, phase_ == Phase::kUpdating || lost_);
+  return recover::reason_to_go_on(dead_ranks_, phase_ == Phase::kUpdating || lost_);
 }
 
 // This rank's own current state.
@@ -129,8 +153,10 @@ void Recovery::apply() {
   take_();
   take_ = nullptr;
   ++step_;
-  own_ = std::move(next_);
-  copies_ = std::move(next_copies_);
+  // The former ones are freed later: the first step after a meeting may be under a profiler, which
+  // warns of memory that it has not seen allocated.
+  std::swap(own_, next_);
+  std::swap(copies_, next_copies_);
   phase_ = Phase::kComputing;
 }
 
@@ -155,17 +181,14 @@ void Recovery::finish() {
 }
 
 void Recovery::meet_again(Deadline deadline, const std::string& reason) {
+  const std::vector<int> before = firsts_;
+  some_lost_ = false;
   Resumption plan;
   recover::meet_again(
-      comm_, deadline, times_, [&] { plan = resume(); },
+      comm_, dead_ranks_, deadline, times_, [&] { plan = resume(); },
       [this] { return phase_ == Phase::kUpdating || lost_; });
   ++recoveries_;
-  if (comm_.rank() == plan.source) {
-    std::vector<int> replaced;
-    for (const auto& newcomer : plan.newcomers) replaced.push_back(newcomer.rank);
-    log_warning(recover::recovery_line("step " + std::to_string(plan.step) + " goes on", replaced,
-                                       times_, reason));
-  }
+  if (comm_.rank() == plan.source) say_it_goes_on(plan, before, reason);
   if (comm_.rank() == 0 && plan.anew)
     log_warning(
         "no rank held the state of training any more, it begins anew, or from its last "
@@ -173,14 +196,73 @@ void Recovery::meet_again(Deadline deadline, const std::string& reason) {
         reason);
 }
 
-// In a new generation: afterwards all ranks are at the same step.
+void Recovery::say_it_goes_on(const Resumption& plan, const std::vector<int>& before,
+                              const std::string& reason) const {
+  std::vector<int> replaced, gone;
+  for (const auto& newcomer : plan.newcomers) replaced.push_back(newcomer.rank);
+  std::set_difference(before.begin(), before.end(), firsts_.begin(), firsts_.end(),
+                      std::back_inserter(gone));
+  std::string who = recover::replaced_text(replaced);
+  if (dead_ranks_ == recover::DeadRanks::kLeftOut) {
+    const std::string size = std::to_string(comm_.size());
+    who = gone.empty() ? "all " + size + " ranks are there"
+                       : "without rank " + joined(gone, ", ") + ", on " + size +
+                             (comm_.size() == 1 ? " rank" : " ranks");
+    if (some_lost_ && state_.inherit)
+      who += "; what ranks had alone whose neighbours have died with them is lost";
+  }
+  log_warning(recover::recovery_line("step " + std::to_string(plan.step) + " goes on", who, times_,
+                                     reason));
+}
+
+// Where one rank has passed the barrier of a Standing, all have it.
+void Recovery::settle_standing() {
+  const std::array<int64_t, 1> mine{standings_};
+  int64_t most = 0;
+  for (const auto& row : recover::exchange_numbers(comm_, mine)) most = std::max(most, row[0]);
+  std::optional<Standing> pending = std::exchange(agreeing_on_, std::nullopt);
+  if (pending && most == standings_ + 1) stand(std::move(*pending));
+}
+
+void Recovery::stand(Standing standing) {
+  own_ = std::move(standing.own);
+  copies_ = std::move(standing.copies);
+  has_copies_ = true;
+  former_ = standing.rank;
+  former_size_ = standing.size;
+  firsts_ = std::move(standing.firsts);
+  ++standings_;
+}
+
+// This rank's own state; rank 0's with what those had alone that are gone.
+at::Tensor Recovery::with_inheritance(const Resumption& plan) {
+  if (plan.gone.empty() || !state_.inherit) return own_;
+  for (const auto& [former, holder] : plan.gone) {
+    if (holder < 0) some_lost_ = true;
+    if (holder < 0) continue;
+    at::Tensor copy;
+    if (comm_.rank() == holder) copy = copies_.at(former);
+    if (comm_.rank() == holder && holder != 0) send_bytes(comm_, copy, 0);
+    if (comm_.rank() != 0) continue;
+    if (holder != 0) copy = receive_bytes(comm_, holder);
+    state_.inherit(recover::unpack(copy, buffers_of(*state_.model)).extra);
+  }
+  return comm_.rank() == 0 ? capture() : own_;
+}
+
+// When the ranks have met again: afterwards all of them are at the same step.
 Resumption Recovery::resume() {
+  const bool leaves_out = dead_ranks_ == recover::DeadRanks::kLeftOut;
+  if (leaves_out) settle_standing();
   const std::vector<RankProgress> ranks =
       exchange_progress(comm_, {.whole = whole_,
                                 .step = step_,
                                 .agreeing = phase_ == Phase::kAgreeing,
                                 .has_copies = has_copies_,
-                                .has_own = !whole_ && own_.defined()});
+                                .has_own = !whole_ && own_.defined(),
+                                .former = former_,
+                                .former_size = former_size_,
+                                .first = first_});
   lost_ = true;
   const Resumption plan = recover::decided_by_all(comm_, [&] { return decide_resumption(ranks); });
   lost_ = false;
@@ -200,18 +282,27 @@ Resumption Recovery::resume() {
   if (state_.scaler != nullptr) state_.scaler->use(comm_);
   for (const auto& [rank, holder] : plan.newcomers) {
     if (comm_.rank() == plan.source) send_state(rank);
-    if (comm_.rank() == holder && holder != rank) {
-      const at::Tensor& copy = copies_.at(rank);
-      send_object(comm_, copy.numel(), rank);
-      comm_.send(copy, rank);
-    }
+    if (comm_.rank() == holder && holder != rank) send_bytes(comm_, copies_.at(rank), rank);
     if (comm_.rank() == rank) become_whole(plan.source, holder, plan.step);
   }
   // The state after a failure: a new rank keeps no other rank's state yet; the others keep theirs,
   // which belong to this very step; and a run that begins has none.
-  copies_ = exchange_copies(comm_, own_);
-  has_copies_ = true;
+  const at::Tensor own = with_inheritance(plan);
+  Standing standing{.rank = comm_.rank(),
+                    .size = comm_.size(),
+                    .own = own,
+                    .copies = exchange_copies(comm_, own),
+                    .firsts = {}};
+  for (const RankProgress& rank : ranks) standing.firsts.push_back(rank.first);
+  // With other numbers, and with what rank 0 has inherited, it is a state only once all have it.
+  if (leaves_out)
+    agreeing_on_ = std::move(standing);
+  else
+    stand(std::move(standing));
   comm_.barrier();
+  if (agreeing_on_) stand(*std::exchange(agreeing_on_, std::nullopt));
+  next_ = at::Tensor();
+  next_copies_.clear();
   whole_ = true;
   return plan;
 }
@@ -228,10 +319,7 @@ void Recovery::become_whole(int source, int holder, int64_t step) {
   std::string scaler;
   if (state_.scaler != nullptr) scaler = recv_object(comm_, source).get<std::string>();
   at::Tensor own = own_;
-  if (holder != comm_.rank()) {
-    own = at::empty({recv_object(comm_, holder).get<int64_t>()}, at::kByte);
-    comm_.recv(own, holder);
-  }
+  if (holder != comm_.rank()) own = receive_bytes(comm_, holder);
   for (auto& own_buffer : to_named_tensors(state_.model->named_buffers()))
     model.push_back(std::move(own_buffer));
   set_module_state(*state_.model, model, kSource);

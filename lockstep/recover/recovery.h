@@ -1,4 +1,4 @@
-// Recovery: training that loses no step and no bit when ranks die and are replaced.
+// Recovery: training that loses no step when ranks die, and no bit where they are replaced.
 //
 //   Communicator comm = init();
 //   Net net;
@@ -29,6 +29,11 @@
 // for it. After a failure, ranks that had agreed on a step that others took complete it; all others
 // go back to the step's start. Compare torchft (https://github.com/meta-pytorch/torchft), which
 // abandons such a step, and ReCycle (arXiv:2405.14009), which keeps no spare ranks.
+//
+// With `lockstep run --on-failure shrink` nobody is replaced: the others go on without the dead
+// rank, on a smaller group (Communicator::shrink()), with new numbers in the same order. The same
+// loop serves, if it deals a step's samples by run.comm()'s rank and size. What the dead rank had
+// alone is lost, unless Recoverable::inherit takes it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,7 +43,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/export.h"
@@ -75,6 +82,10 @@ struct Recoverable {
   // none.
   std::function<std::string()> save = nullptr;
   std::function<void(const std::string&)> load = nullptr;
+  // Where ranks are left out: called on rank 0, after `load`, with what `save` had returned on each
+  // rank that is gone, to add it to this rank's. It is not called for a rank whose neighbours in
+  // the ring of ranks have died with it. May be null; set on all ranks or none, beside `save`.
+  std::function<void(const std::string&)> inherit = nullptr;
 };
 
 // The options of a Recovery.
@@ -82,6 +93,10 @@ struct LOCKSTEP_API RecoveryOptions {
   // Time for all ranks to meet again after a failure: longer than a new process takes to start, and
   // longer than any rank goes without communicating, for example while it writes a file.
   std::chrono::nanoseconds patience = std::chrono::minutes(2);
+  // Whether the others go on without ranks that die. It needs a launcher that does not end them,
+  // and a store that outlives the ranks. The same on all ranks; false where the launcher replaces
+  // ranks.
+  bool shrinks = recover::job_shrinks();
 };
 
 // Thread-safety: the communicator's thread only.
@@ -91,18 +106,18 @@ class LOCKSTEP_API Recovery {
   // recover(). `comm` is the result of init(), and nothing else has been called on it: between the
   // two a new process is alone. Without --on-failure replace it works as well, until a rank dies.
   // Collective: all ranks of the job.
-  // Throws: InvalidArgument, Timeout, PeerLost (a dead rank's own state is lost), Mismatch.
+  // Throws: InvalidArgument, Timeout, PeerLost (a replaced rank's own state is lost), Mismatch.
   Recovery(Communicator comm, Recoverable state, RecoveryOptions options = {});
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
 
-  // The current generation's communicator. Objects made from it, such as DistributedDataParallel,
+  // The communicator of the present ranks. Objects made from it, such as DistributedDataParallel,
   // are made again after recover().
   Communicator& comm() { return comm_; }
   // The number of updates done by all ranks, which is also the number of the current one, counted
   // from 0.
   int64_t step() const { return step_; }
-  // How often ranks were replaced since this process started.
+  // How often the ranks have met again since this process started.
   int recoveries() const { return recoveries_; }
 
   // Called once a step, when this rank's gradients are complete. Waits until all ranks' gradients
@@ -119,7 +134,8 @@ class LOCKSTEP_API Recovery {
   // Called while an exception is handled, on every rank that has one. After PeerLost and Timeout it
   // meets the other ranks anew, and returns once all are at the same step, with undefined gradients
   // and the random stream of that step's start. Any other exception, and an unrecoverable one, is
-  // rethrown. One rank writes a line on stderr.
+  // rethrown; where ranks are left out, so is the error of a rank that the others have left out,
+  // whose process should end. One rank writes a line on stderr.
   // Collective: the survivors, and the newcomers' constructors.
   void recover();
 
@@ -135,6 +151,14 @@ class LOCKSTEP_API Recovery {
 
  private:
   enum class Phase { kComputing, kAgreeing, kUpdating };
+  // When all ranks are at the same step: the numbers that they have then, and by which they keep
+  // copies.
+  struct Standing {
+    int rank = -1, size = 0;
+    at::Tensor own;
+    std::map<int, at::Tensor> copies;
+    std::vector<int> firsts;  // the ranks' numbers when the run began
+  };
 
   at::Tensor capture() const;
   void put_back(const at::Tensor& packed);
@@ -142,7 +166,12 @@ class LOCKSTEP_API Recovery {
   void apply();
   std::string reason_to_go_on() const;
   void meet_again(Deadline deadline, const std::string& reason);
+  void say_it_goes_on(const recover::Resumption& plan, const std::vector<int>& before,
+                      const std::string& reason) const;
   recover::Resumption resume();
+  void settle_standing();
+  void stand(Standing standing);
+  at::Tensor with_inheritance(const recover::Resumption& plan);
   void send_state(int to);
   void become_whole(int source, int holder, int64_t step);
 
@@ -150,6 +179,7 @@ class LOCKSTEP_API Recovery {
   Recoverable state_;
   at::Device device_ = at::kCPU;  // the model's device
   RecoveryOptions options_;
+  recover::DeadRanks dead_ranks_;
   bool whole_ = false;
   bool has_copies_ = false;
   bool lost_ = false;  // the state is lost; all ranks report it
@@ -160,6 +190,13 @@ class LOCKSTEP_API Recovery {
   std::function<void()> take_;
   at::Tensor own_, next_;  // this rank's own state at the start of this step, and of the next
   std::map<int, at::Tensor> copies_, next_copies_;  // the neighbours' states, likewise
+  int former_ = -1, former_size_ = 0;               // of the latest Standing
+  int64_t standings_ = 0;                           // so far, of this process
+  std::vector<int> firsts_;                         // of the latest; at first all ranks
+  int first_ = -1;                                  // this rank's
+  bool some_lost_ = false;  // in this recovery nobody had a copy of what a gone rank had alone
+  // Of ranks that are left: all have come to its barrier once one of them has passed it.
+  std::optional<Standing> agreeing_on_;
 };
 
 }  // namespace lockstep::inline v0

@@ -28,6 +28,7 @@
 #include "lockstep/parallel/ddp/ddp.h"
 #include "lockstep/recover/recovery.h"
 #include "lockstep/recover/rollback_recovery.h"
+#include "lockstep/recover/test_deaths.h"
 #include "lockstep/recover/test_net.h"
 #include "lockstep/testing/gtest_ranks.h"
 #include "lockstep/testing/long_tests.h"
@@ -242,6 +243,52 @@ TEST(Recovery, ADeathAtAnyMomentOfAStepCostsNoBit) {
   for (const Safetensors& rank : found)
     EXPECT_EQ(rank.find("life")->item<int64_t>(), 3) << "each rank was to die three times";
   expect_same(found, expected);
+}
+
+// Ranks that share the samples of each step, however many they are, and add up their numbers.
+void add_up(Communicator& first, int64_t steps, const recover_test::Moments& moments) {
+  constexpr int64_t kOfAStep = 12;
+  torch::nn::Linear net(1, 1);
+  net->to(at::kDouble);
+  {
+    const at::NoGradGuard no_grad;
+    net->weight.zero_();
+  }
+  Recovery run(first, {.model = net.ptr()}, {.patience = seconds(60)});
+  while (run.step() < steps) try {
+      while (run.step() < steps) {
+        const int64_t step = run.step();
+        moments.at("computing", step);
+        const at::Tensor sum = at::zeros({1, 1}, at::kDouble);
+        for (int64_t i = run.comm().rank(); i < kOfAStep; i += run.comm().size())
+          sum.add_(static_cast<double>(step * kOfAStep + i));
+        run.comm().all_reduce(sum);
+        moments.at("reduced", step);
+        run.update([&net, &moments, sum, step] {
+          const at::NoGradGuard no_grad;
+          net->weight.add_(sum);
+          moments.at("updated", step);
+        });
+      }
+    } catch (...) {
+      moments.at("failed", run.step());
+      run.recover();
+    }
+  run.finish();
+  const auto samples = static_cast<double>(steps * kOfAStep);
+  EXPECT_EQ(net->weight.item<double>(), samples * (samples - 1) / 2);
+  EXPECT_EQ(run.comm().size(), 2);
+}
+
+// Under --on-failure shrink the same loop goes on without ranks that die.
+TEST(Recovery, TheOthersGoOnWithoutRanksThatDie) {
+  for (const char* what : {"computing", "reduced", "updated", "failed"}) {
+    const recover_test::Moments moments(
+        {{"computing", 3, 0, 0}, {what, what == std::string("failed") ? 3 : 7, 2, 0}});
+    testing::expect_ranks(
+        4, [&](Communicator& comm) { add_up(comm, 12, moments); },
+        {.deadline = seconds(60), .shrinks = true}, what);
+  }
 }
 
 // A rank that is restarted with another program learns that in one line, and the job ends.

@@ -1,6 +1,7 @@
 #include "lockstep/recover/resumption.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "lockstep/core/errors.h"
@@ -14,6 +15,34 @@ std::vector<int> replica_holders(int rank, int size) {
   if (next == before) return {next};
   return {next, before};
 }
+
+namespace {
+
+std::vector<Resumption::Gone> gone_from(std::span<const RankProgress> ranks) {
+  int size = 0;
+  std::map<int, int> now;  // by former numbers
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].former < 0) continue;
+    size = ranks[r].former_size;
+    now[ranks[r].former] = static_cast<int>(r);
+  }
+  std::vector<Resumption::Gone> gone;
+  // Where nobody leaves, a rank without a former number is one that takes another's place.
+  if (static_cast<size_t>(size) <= ranks.size()) return gone;
+  for (int former = 0; former < size; ++former) {
+    if (now.contains(former)) continue;
+    gone.push_back({.former = former});
+    for (const int holder : replica_holders(former, size)) {
+      const auto found = now.find(holder);
+      if (found == now.end() || !ranks[static_cast<size_t>(found->second)].has_copies) continue;
+      gone.back().holder = found->second;
+      break;
+    }
+  }
+  return gone;
+}
+
+}  // namespace
 
 Resumption decide_resumption(std::span<const RankProgress> ranks) {
   const auto size = static_cast<int>(ranks.size());
@@ -54,6 +83,7 @@ Resumption decide_resumption(std::span<const RankProgress> ranks) {
     }
     plan.newcomers.push_back({r, *holder});
   }
+  plan.gone = gone_from(ranks);
   return plan;
 }
 

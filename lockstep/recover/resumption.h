@@ -16,6 +16,12 @@ struct RankProgress {
   bool agreeing = false;   // it was agreeing on the next step, with complete gradients
   bool has_copies = true;  // it has its neighbours' states at that step
   bool has_own = false;    // not whole, but it has its own state: the run had hardly begun
+  // Its place when all ranks were last at the same step: the numbers by which copies are kept. They
+  // differ from the present ones where ranks have left since (Communicator::shrink()). -1 of 0:
+  // there was no such moment.
+  int former = -1;
+  int former_size = 0;
+  int first = -1;  // its number when the run began, by which people know it
 };
 
 struct Resumption {
@@ -32,14 +38,22 @@ struct Resumption {
   // Ranks that complete the update of step `step` - 1 by themselves: others had agreed on it and
   // done it, so all gradients were complete.
   std::vector<int> behind = {};
+  // Ranks that have left, by their former numbers.
+  struct Gone {
+    int former = 0;
+    int holder = -1;  // the rank with a copy of its own state; -1: the state is lost
+
+    bool operator==(const Gone&) const = default;
+  };
+  std::vector<Gone> gone = {};
 };
 
 // The ranks that keep a copy of the own state of `rank`: its neighbours in the ring of ranks.
 std::vector<int> replica_holders(int rank, int size);
 
 // `ranks` by rank. Equal input gives all ranks the same result or error.
-// Throws: PeerLost where a rank's own state is lost, since its holders died with it; Mismatch where
-// the ranks' steps differ so much that they cannot have taken the same steps.
+// Throws: PeerLost where a present rank's own state is lost, since its holders died with it;
+// Mismatch where the ranks' steps differ so much that they cannot have taken the same steps.
 Resumption decide_resumption(std::span<const RankProgress> ranks);
 
 }  // namespace lockstep::inline v0::recover

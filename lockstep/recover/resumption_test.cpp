@@ -76,5 +76,35 @@ TEST(Resumption, RanksThatTookOtherStepsAreNamed) {
   EXPECT_THROW(decide({agreeing(6), at(8)}), Mismatch);
 }
 
+RankProgress was(int former, int of, int64_t step = 5) {
+  RankProgress rank = at(step);
+  rank.former = former;
+  rank.former_size = of;
+  return rank;
+}
+
+TEST(Resumption, RanksThatLeftAreFoundWithWhoeverKeepsACopyOfTheirs) {
+  using Gone = Resumption::Gone;
+  // Of four, 0 and 2 have left. Rank 1 is 0 now, and keeps copies of both.
+  EXPECT_THAT(decide({was(1, 4), was(3, 4)}).gone, ElementsAre(Gone{0, 0}, Gone{2, 1}));
+  // Of five, 1 to 3 have left, and with 2 both who had its copy.
+  EXPECT_THAT(decide({was(0, 5), was(4, 5)}).gone,
+              ElementsAre(Gone{1, 0}, Gone{2, -1}, Gone{3, 1}));
+  EXPECT_THAT(decide({was(2, 3)}).gone, ElementsAre(Gone{0, 0}, Gone{1, 0}));
+  EXPECT_THAT(decide({was(0, 2), was(1, 2)}).gone, IsEmpty());
+  EXPECT_THAT(decide({at(0), at(0)}).gone, IsEmpty()) << "before the first moment at one step";
+  // One that had its own alone, since it died before all had begun, is no newcomer's place.
+  RankProgress begun = was(2, 3, 0);
+  begun.whole = false;
+  begun.has_own = true;
+  EXPECT_THAT(decide({was(0, 3, 0), begun}).gone, ElementsAre(Gone{1, 1}));
+  // One that completes the step of the others inherits like them.
+  RankProgress behind = was(2, 3, 4);
+  behind.agreeing = true;
+  EXPECT_THAT(decide({was(1, 3), behind}).gone, ElementsAre(Gone{0, 0}));
+  // Where a new process takes its place, nobody has left.
+  EXPECT_THAT(decide({was(0, 3), kNew, was(2, 3)}).gone, IsEmpty());
+}
+
 }  // namespace
 }  // namespace lockstep::inline v0::recover::resumption_test

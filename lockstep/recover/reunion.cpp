@@ -22,12 +22,37 @@ void say(const Communicator& comm, Presence presence) {
     board->set_presence(comm.local_rank(), presence);
 }
 
+// The group of the ranks that are left.
+Communicator smaller(Communicator& comm, Deadline deadline) {
+  while (true) {
+    try {
+      return comm.shrink(deadline);
+    } catch (const PeerLost& error) {
+      // Another one has died on the way, unless it is this rank that the others do without.
+      if (error.rank() == comm.rank() || deadline.expired()) throw;
+    }
+  }
+}
+
 }  // namespace
 
+bool job_shrinks() {
+  return process_env()("LOCKSTEP_ON_FAILURE") == "shrink";
+}
+
+DeadRanks dead_ranks_of(const Communicator& comm, bool shrinks) {
+  if (comm.generation() == 0) return shrinks ? DeadRanks::kLeftOut : DeadRanks::kEndTheRun;
+  if (shrinks)
+    throw InvalidArgument(
+        "recovery: this job's launcher replaces ranks that die; leave out either --on-failure "
+        "replace or shrinks");
+  return DeadRanks::kReplaced;
+}
+
 // Half of an update is no valid state, a lost state cannot be restored, and without a launcher that
-// replaces ranks no new rank arrives.
-std::string reason_to_go_on(const Communicator& comm, bool lost) {
-  if (lost || comm.generation() == 0) throw;
+// takes care of dead ranks none is replaced, and the others are ended.
+std::string reason_to_go_on(DeadRanks dead, bool lost) {
+  if (lost || dead == DeadRanks::kEndTheRun) throw;
   try {
     throw;
   } catch (const PeerLost& error) {
@@ -51,7 +76,7 @@ std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
   return rows;
 }
 
-void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
+void meet_again(Communicator& comm, DeadRanks dead, Deadline deadline, RecoveryTimes& times,
                 const std::function<void()>& resume, const std::function<bool()>& lost) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
@@ -59,15 +84,16 @@ void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   while (true) {
+    if (dead == DeadRanks::kLeftOut) comm = smaller(comm, deadline);
     try {
-      comm = comm.reform(deadline);
+      if (dead == DeadRanks::kReplaced) comm = comm.reform(deadline);
       say_at_work(comm);
       times.met = seconds();
       resume();
       times.ready = seconds();
       return;
     } catch (...) {
-      reason_to_go_on(comm, lost());  // another rank has died
+      reason_to_go_on(dead, lost());  // another rank has died
       if (deadline.expired()) throw;
     }
   }
@@ -83,15 +109,17 @@ void say_at_work(const Communicator& comm) {
   say(comm, Presence::kAtWork);
 }
 
-std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,
+std::string replaced_text(const std::vector<int>& replaced) {
+  return replaced.empty() ? "nobody had to be replaced"
+                          : "rank " + joined(replaced, ", ") +
+                                (replaced.size() == 1 ? " was replaced" : " were replaced");
+}
+
+std::string recovery_line(const std::string& goes_on, const std::string& who,
                           const RecoveryTimes& times, const std::string& reason) {
   char seconds[64];
   std::snprintf(seconds, sizeof seconds, "%.2f s (all ranks had met after %.2f s)", times.ready,
                 times.met);
-  const std::string who = replaced.empty()
-                              ? "nobody had to be replaced"
-                              : "rank " + joined(replaced, ", ") +
-                                    (replaced.size() == 1 ? " was replaced" : " were replaced");
   return goes_on + " after " + seconds + ", " + who + "; what had happened: " + reason;
 }
 

@@ -22,9 +22,22 @@ struct RecoveryTimes {
   double ready = 0;
 };
 
-// Called while an exception is handled: returns its text if ranks are replaced and it is another
+// What follows when a rank dies.
+enum class DeadRanks : uint8_t {
+  kEndTheRun,  // as where no launcher takes care of it
+  kReplaced,   // a new process takes its place: Communicator::reform()
+  kLeftOut,    // the others go on without it: Communicator::shrink()
+};
+
+// Whether this job's launcher lets the others go on without ranks that die (`lockstep run
+// --on-failure shrink`).
+LOCKSTEP_API bool job_shrinks();
+// Throws: InvalidArgument where the job replaces ranks and is to shrink as well.
+LOCKSTEP_API DeadRanks dead_ranks_of(const Communicator& comm, bool shrinks);
+
+// Called while an exception is handled: returns its text if the run may go on and it is another
 // rank's failure (PeerLost, Timeout). Rethrows any other, and every one where the state is `lost`.
-LOCKSTEP_API std::string reason_to_go_on(const Communicator& comm, bool lost);
+LOCKSTEP_API std::string reason_to_go_on(DeadRanks dead, bool lost);
 
 // Exchanges the ranks' progress: rows[r] are rank r's numbers. All ranks give the same number of
 // them.
@@ -44,11 +57,12 @@ auto decided_by_all(const Communicator& comm, const Decide& decide) {
   }
 }
 
-// Makes `comm` the next generation, in which no rank has finished, and calls `resume`; repeats both
-// until no rank dies on the way. `lost` says whether the state is lost after a failure. Rethrows as
-// reason_to_go_on(), and at the deadline the last error.
-LOCKSTEP_API void meet_again(Communicator& comm, Deadline deadline, RecoveryTimes& times,
-                             const std::function<void()>& resume,
+// Makes `comm` the next generation, in which no rank has finished, or the group of the ranks that
+// are left, and calls `resume`; repeats both until no rank dies on the way. `lost` says whether the
+// state is lost after a failure. Rethrows as reason_to_go_on(), at the deadline the last error, and
+// at once the error of a rank that the others have left out.
+LOCKSTEP_API void meet_again(Communicator& comm, DeadRanks dead, Deadline deadline,
+                             RecoveryTimes& times, const std::function<void()>& resume,
                              const std::function<bool()>& lost);
 
 // Returns once all ranks have reached this point and no longer need each other. Each tells its
@@ -59,9 +73,11 @@ LOCKSTEP_API void finish_together(Communicator& comm);
 // Revokes the report of finish_together(): the rank has work again.
 LOCKSTEP_API void say_at_work(const Communicator& comm);
 
+// "rank 1 was replaced".
+LOCKSTEP_API std::string replaced_text(const std::vector<int>& replaced);
 // "step 20 goes on after 0.71 s (all ranks had met after 0.68 s), rank 1 was replaced; what had
-// happened: ...".
-LOCKSTEP_API std::string recovery_line(const std::string& goes_on, const std::vector<int>& replaced,
+// happened: ...". `who`: replaced_text(), or what became of the others otherwise.
+LOCKSTEP_API std::string recovery_line(const std::string& goes_on, const std::string& who,
                                        const RecoveryTimes& times, const std::string& reason);
 
 }  // namespace lockstep::inline v0::recover

@@ -52,8 +52,10 @@ RollbackRecovery::RollbackRecovery(Communicator comm, RollbackOptions options)
   try {
     resume();
   } catch (...) {
-    recover::reason_to_go_on(comm_, lost_);
-    recover::meet_again(comm_, deadline, times_, [this] { resume(); }, [this] { return lost_; });
+    const recover::DeadRanks dead = recover::dead_ranks_of(comm_, /*shrinks=*/false);
+    recover::reason_to_go_on(dead, lost_);
+    recover::meet_again(
+        comm_, dead, deadline, times_, [this] { resume(); }, [this] { return lost_; });
   }
 }
 
@@ -134,11 +136,12 @@ void RollbackRecovery::give_up_pending() noexcept {
 }
 
 void RollbackRecovery::recover() {
-  const std::string reason = recover::reason_to_go_on(comm_, lost_);
+  const recover::DeadRanks dead = recover::dead_ranks_of(comm_, /*shrinks=*/false);
+  const std::string reason = recover::reason_to_go_on(dead, lost_);
   give_up_pending();
   Rollback plan;
   recover::meet_again(
-      comm_, Deadline::after(options_.patience), times_, [&] { plan = resume(); },
+      comm_, dead, Deadline::after(options_.patience), times_, [&] { plan = resume(); },
       [this] { return lost_; });
   ++recoveries_;
   int speaker = 0;  // the first rank that was there before
@@ -153,7 +156,7 @@ void RollbackRecovery::recover() {
   else
     log_warning(
         recover::recovery_line("the run goes on from its copies of step " + std::to_string(step_),
-                               replaced, times_, reason));
+                               recover::replaced_text(replaced), times_, reason));
 }
 
 // Called in a new generation: afterwards all ranks have their states of one step, and there is a

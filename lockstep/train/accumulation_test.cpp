@@ -156,6 +156,76 @@ TEST(Accumulation, MicroBatchesOfUnequalSizeAreOneBatch) {
                                          {"zero2", 2, 2, 4}});
 }
 
+// The weight after a step of batches of four samples, of which ranks have different numbers, and in
+// the last batch some have none.
+template <typename Loss>
+at::Tensor after_shared_batches(const Rows& rows, int ranks) {
+  at::Tensor weight;
+  testing::run_threads(ranks, [&](Communicator& comm) {
+    torch::nn::Linear net = make_net(kPlaces * kClasses);
+    TrainSpec spec{.step = spec_of(TrainingArguments{.learning_rate = 1,
+                                                     .weight_decay = 0,
+                                                     .adam_epsilon = 1e3,
+                                                     .max_grad_norm = 0,
+                                                     .lr_scheduler_type = "constant"})
+                               .step,
+                   .epochs = 1};
+    spec.data.step_samples = 4;
+    spec.step.accumulation = (rows.size() - 1) / 4 + 1;
+    const auto strategy = std::shared_ptr<Strategy>(make_strategy("ddp"));
+    ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .step = spec.step});
+    const DealtSamples dealt = deal(spec.data, rows.size(), *strategy, comm);
+    data::Loader loader(rows, *dealt.sampler, loader_options(spec.data, dealt, at::kCPU));
+    StrategyModel<torch::nn::Linear> model(net, strategy);
+    Loss loss;
+    SupervisedTask<torch::nn::Linear, Rows, Loss> task(
+        {.model = model,
+         .loader = loader,
+         .loss = loss,
+         .step = {.run = run, .spec = spec, .dealt = dealt}});
+    const TrainTask steps = task.task({});
+    EXPECT_EQ(steps.steps_per_epoch, 1);
+    steps.begin_epoch(0, 0);
+    const at::Tensor samples = at::full({1}, steps.step().samples, at::kLong);
+    comm.all_reduce(samples);
+    EXPECT_EQ(samples.item<int64_t>(), rows.size());
+    if (comm.rank() == 0) weight = net->weight.detach().clone();
+  });
+  return weight;
+}
+
+TEST(Accumulation, BatchesThatRanksShareUnequallyAreOneBatch) {
+  const Rows rows(14);
+  const at::Tensor samples = after_a_step<SampleLoss>(rows, {"ddp", 1, 14, 1}).weight,
+                   targets = after_a_step<TargetLoss>(rows, {"ddp", 1, 14, 1}).weight;
+  for (const int ranks : {1, 3}) {
+    EXPECT_TRUE(at::allclose(after_shared_batches<SampleLoss>(rows, ranks), samples, 0, 1e-15));
+    EXPECT_TRUE(at::allclose(after_shared_batches<TargetLoss>(rows, ranks), targets, 0, 1e-15));
+  }
+}
+
+TEST(Accumulation, FewerRanksShareTheSamplesOfTheSameSteps) {
+  const auto strategy = make_strategy("ddp");
+  const TrainSpec::Data data{.batch_size = 4};
+  EXPECT_EQ(dealt_anew(data, *strategy, 4, 4).batch_size, 4);
+  EXPECT_EQ(dealt_anew(data, *strategy, 4, 2).batch_size, 8);
+  EXPECT_EQ(dealt_anew(data, *strategy, 4, 2).step_samples, 0);
+  const TrainSpec::Data three = dealt_anew(data, *strategy, 4, 3);
+  EXPECT_EQ(three.batch_size, 6);
+  EXPECT_EQ(three.step_samples, 16);
+  // From the beginning, whichever group there was in between.
+  TrainSpec::Data shared{.batch_size = 6, .step_samples = 17};
+  EXPECT_EQ(dealt_anew(shared, *strategy, 3, 2).step_samples, 17);
+  EXPECT_EQ(dealt_anew(shared, *strategy, 3, 1).batch_size, 17);
+  EXPECT_EQ(dealt_anew(data, *make_strategy("logical8"), 4, 2).batch_size, 4) << "of each";
+  for (const bool parts : {true, false}) {
+    const TrainSpec::Data equal{.batch_size = 4, .fixed_parts = parts, .group_by_length = !parts};
+    EXPECT_EQ(dealt_anew(equal, *strategy, 4, 2).batch_size, 8);
+    EXPECT_THAT(message_of<InvalidArgument>([&] { dealt_anew(equal, *strategy, 4, 3); }),
+                ::testing::HasSubstr("16 samples, which the 3 ranks that are left"));
+  }
+}
+
 // Micro-batches and ranks without a target included.
 TEST(Accumulation, UnequalTargetsAreOneBatch) {
   expect_one_mean<TargetLoss>(Rows(14), {{"ddp", 1, 4, 4},
@@ -277,19 +347,12 @@ TEST(Accumulation, TheAcceleratorTakesSharesOfBatchesThatCountUnequally) {
 TEST(Accumulation, IsRefusedWhereAStepHasItsBatchesAsItIs) {
   testing::run_threads(1, [&](Communicator& comm) {
     const TrainSpec spec{.step = {.accumulation = 2}};
-    const auto refused = [&](const char* strategy, const data::StepSampler* shares) {
-      torch::nn::Linear net = make_net(2);
-      ModelOnRanks run({.model = net.ptr(), .strategy = make_strategy(strategy), .comm = comm});
-      const DealtSamples dealt{.data_ranks = comm, .shares = shares};
-      return message_of<InvalidArgument>(
-          [&] { TrainStep({.run = run, .spec = spec, .dealt = dealt}, 8); });
-    };
-    const data::StepSampler shares(8, comm.size(), comm.rank(), 4, {});
-    EXPECT_EQ(refused("ddp", &shares),
-              "TrainStep: gradient_accumulation_steps is 2, and ranks share a step's samples "
-              "unequally, each in one batch; leave it at 1");
+    torch::nn::Linear net = make_net(2);
+    ModelOnRanks run({.model = net.ptr(), .strategy = make_strategy("logical8"), .comm = comm});
+    const DealtSamples dealt{.data_ranks = comm};
     EXPECT_EQ(
-        refused("logical8", nullptr),
+        message_of<InvalidArgument>(
+            [&] { TrainStep({.run = run, .spec = spec, .dealt = dealt}, 8); }),
         "TrainStep: gradient_accumulation_steps is 2, and strategy logical8 takes the batches "
         "of several logical ranks a step; leave it at 1");
     const Rows rows(8);

@@ -44,8 +44,8 @@ std::shared_ptr<optim::ExponentialAverage> average_of_run(ModelOnRanks& run,
   check_has_average(run.strategy(), spec.ema);
   if (run.recovers())
     refuse(spec.ema,
-           "ranks that die are replaced, and a new one would have no average; leave out "
-           "--on-failure replace, or ema");
+           "the run goes on when ranks die, and a step that is repeated or a new rank would make "
+           "another average; leave out --on-failure, or ema");
   const optim::ExponentialAverageOptions options{
       .decay = spec.ema, .warm_up = true, .averages_buffers = spec.ema_buffers};
   for (const auto& [name, tensor] :

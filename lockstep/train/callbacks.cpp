@@ -72,6 +72,7 @@ std::string MetricsCallback::state() const {
 }
 
 void MetricsCallback::set_state(const std::string& state) {
+  if (state.empty()) return;
   const auto length = parse_int(state, 0, INT64_MAX);
   if (!length) throw DataError("MetricsCallback: '" + state + "' is no length of a file");
   writer_.truncate(*length);

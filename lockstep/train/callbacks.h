@@ -40,7 +40,8 @@ class LOCKSTEP_API MetricsCallback final : public TrainCallback {
   void on_save(TrainerState& state, bool best) override;
   // The length of the file. Lines beyond it belong to steps that are taken again.
   std::string state() const override;
-  void set_state(const std::string& state) override;
+  void set_state(const std::string& state) override;  // "": of a rank that did not write
+  void add_state(const std::string& state) override { set_state(state); }
 
  private:
   JsonlWriter writer_;

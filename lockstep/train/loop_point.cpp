@@ -36,12 +36,49 @@ TrainerState state_from(const Json& json) {
   return s;
 }
 
+Json states_json(const std::vector<std::string>& states) {
+  Json json = Json::array();
+  for (const std::string& state : states)
+    json.push_back(Json::binary({state.begin(), state.end()}));
+  return json;
+}
+std::vector<std::string> states_from(const Json& json) {
+  std::vector<std::string> states;
+  for (const Json& state : json) {
+    const auto& binary = state.get_binary();
+    states.emplace_back(binary.begin(), binary.end());
+  }
+  return states;
+}
+
+void add(RunningLoss& sum, const RunningLoss& more) {
+  sum = {sum.loss.value() + more.loss.value(), sum.samples + more.samples};
+}
+
+// What StepResult::counted() is.
+int64_t counted(const LoopPoint& point) {
+  return point.targets < 0 ? point.samples : point.targets;
+}
+
 }  // namespace
 
+void inherit(LoopPoint& point, const LoopPoint& of_gone) {
+  RunningLoss step;
+  step.add(point.loss, counted(point));
+  step.add(of_gone.loss, counted(of_gone));
+  point.loss = step.mean();
+  point.samples += of_gone.samples;
+  if (point.targets >= 0) point.targets += of_gone.targets;
+  add(point.since_log, of_gone.since_log);
+  add(point.of_epoch, of_gone.of_epoch);
+  point.uncounted += of_gone.uncounted;
+  point.inherited.push_back(of_gone.callbacks);
+  point.inherited.insert(point.inherited.end(), of_gone.inherited.begin(), of_gone.inherited.end());
+}
+
 std::string to_bytes(const LoopPoint& point) {
-  Json callbacks = Json::array();
-  for (const std::string& state : point.callbacks)
-    callbacks.push_back(Json::binary({state.begin(), state.end()}));
+  Json inherited = Json::array();
+  for (const auto& states : point.inherited) inherited.push_back(states_json(states));
   const Json json{state_json(point.state),
                   point.loss.value(),
                   point.samples,
@@ -50,8 +87,9 @@ std::string to_bytes(const LoopPoint& point) {
                   {point.counted, point.uncounted, point.uncounted_steps},
                   point.evaluated_step,
                   point.after_update,
-                  std::move(callbacks),
-                  point.targets};
+                  states_json(point.callbacks),
+                  point.targets,
+                  std::move(inherited)};
   std::string bytes;
   Json::to_cbor(json, bytes);
   return bytes;
@@ -71,10 +109,8 @@ LoopPoint loop_point_from(const std::string& bytes) try {
   point.evaluated_step = json.at(6).get<int64_t>();
   point.after_update = json.at(7).get<bool>();
   point.targets = json.at(9).get<int64_t>();
-  for (const Json& state : json.at(8)) {
-    const auto& binary = state.get_binary();
-    point.callbacks.emplace_back(binary.begin(), binary.end());
-  }
+  point.callbacks = states_from(json.at(8));
+  for (const Json& states : json.at(10)) point.inherited.push_back(states_from(states));
   return point;
 } catch (const Json::exception& error) {
   throw DataError(std::string("a training loop's place is damaged: ") + error.what());

@@ -24,9 +24,14 @@ struct LoopPoint {
   int64_t counted = 0, uncounted = 0, uncounted_steps = 0;
   int64_t evaluated_step = -1;
   std::vector<std::string> callbacks;  // TrainCallback::state(), before they are told of the step
+  // The same of ranks that are gone, for TrainCallback::add_state().
+  std::vector<std::vector<std::string>> inherited = {};
 
   bool operator==(const LoopPoint&) const = default;
 };
+
+// Adds the sums of a rank that is gone and stood at the same step.
+LOCKSTEP_API void inherit(LoopPoint& point, const LoopPoint& of_gone);
 
 // All of its bits, as bytes. Reading throws DataError.
 LOCKSTEP_API std::string to_bytes(const LoopPoint& point);

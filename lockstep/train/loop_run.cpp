@@ -64,19 +64,22 @@ void start_folder(const LoopRun& run, Start start) {
   if (!run.config_json.empty()) write_file_aside(RunFolder{root}.config(), run.config_json);
 }
 
-// What a run writes on rank 0, which is there alone.
-void add_records(const LoopRun& run, TrainLoop& loop, Start start) {
+// What a run writes on rank 0.
+std::shared_ptr<TrainCallback> metrics_file(const LoopRun& run, TrainLoop& loop, Start start) {
   const RunFolder folder{run.spec.output.folder};
   JsonlWriter metrics(folder.metrics(), start == Start::kAnew ? JsonlWriter::Mode::kReplace
                                                               : JsonlWriter::Mode::kAppend);
   if (start != Start::kInPlace) metrics.truncate(loop.state().metrics_bytes);
-  loop.add(std::make_shared<MetricsCallback>(std::move(metrics)));
-  if (!run.spec.output.tensorboard) return;
+  return std::make_shared<MetricsCallback>(std::move(metrics));
+}
+
+std::shared_ptr<TrainCallback> tensorboard_files(const LoopRun& run, TrainLoop& loop, Start start) {
+  const RunFolder folder{run.spec.output.folder};
   TensorBoardOptions options;
   // The step that led to the place is told of once more.
   if (start == Start::kInPlace) options.resumed_at = run.run.goes_on_at();
   if (start == Start::kResumed) options.resumed_at = loop.state().step + 1;
-  loop.add(std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), options)));
+  return std::make_shared<TensorBoardCallback>(TensorBoardWriter(folder.tensorboard(), options));
 }
 
 // Those of this rank. `says`: rank 0 writes where they are.
@@ -102,15 +105,15 @@ std::shared_ptr<TrainCallback> served_metrics(Communicator& comm, int64_t first,
   return callback;
 }
 
-void add_progress(const LoopRun& run, const TrainLoopOptions& options, TrainLoop& loop) {
-  loop.add(std::make_shared<ProgressCallback>(
+std::shared_ptr<TrainCallback> progress_bar(const LoopRun& run, const TrainLoopOptions& options) {
+  return std::make_shared<ProgressCallback>(
       ProgressCallbackOptions{.terminal = run.terminal,
                               .epochs = options.epochs,
                               .steps_per_epoch = run.task.steps_per_epoch,
                               .max_steps = options.max_steps,
                               .ranks = run.run.comm().size(),
                               .counted = run.counted,
-                              .evaluated = run.evaluated}));
+                              .evaluated = run.evaluated});
 }
 
 }  // namespace
@@ -130,15 +133,19 @@ LoopEnd run_loop(LoopRun run) {
   const Start start = find_start(run, saved);
   const bool says = output.progress && !model.has_room() && start != Start::kInPlace;
 
+  // Each has a place on all ranks, however many these are.
   if (average) loop.add(std::make_shared<AverageCallback>(average));
-  if (const auto check = replica_check(comm, model.model(), strategy, run.spec.check_replicas))
-    loop.add(check);
-  if (comm.size() > 1) loop.add(straggler_report(comm, run.spec.evict_stragglers));
+  loop.add(replica_check(comm, model.model(), strategy, run.spec.check_replicas));
+  loop.add(comm.size() > 1 ? straggler_report(comm, run.spec.evict_stragglers) : nullptr);
   if (output.metrics_port > 0) loop.add(served_metrics(comm, output.metrics_port, says));
+  std::shared_ptr<TrainCallback> metrics, tensorboard;
   on_root(comm, [&] {
     start_folder(run, start);
-    add_records(run, loop, start);
+    metrics = metrics_file(run, loop, start);
+    if (output.tensorboard) tensorboard = tensorboard_files(run, loop, start);
   });
+  loop.add(metrics);
+  loop.add(tensorboard);
   model.has_made_room();
   // Where a rank died there may be gradients of a step, which a trial would drop.
   const auto step =
@@ -146,11 +153,15 @@ LoopEnd run_loop(LoopRun run) {
   const bool here = says && comm.rank() == 0;
   if (here && !run.layout.empty()) say(run.layout);
   // Its lines come before the bar.
-  const auto memory = std::make_shared<MemoryCallback>(
-      strategy, model.optimizer(), here ? std::function<void(const std::string&)>(say) : nullptr,
-      RunFolder{output.folder}.memory(), step, average ? average->bytes() : 0);
+  std::shared_ptr<MemoryCallback> memory;
+  if (start != Start::kInPlace) {
+    memory = std::make_shared<MemoryCallback>(
+        strategy, model.optimizer(), here ? std::function<void(const std::string&)>(say) : nullptr,
+        RunFolder{output.folder}.memory(), step, average ? average->bytes() : 0);
+    model.keep_memory(memory);
+  }
   loop.add(memory);
-  if (comm.rank() == 0 && output.progress) add_progress(run, options, loop);
+  loop.add(comm.rank() == 0 && output.progress ? progress_bar(run, options) : nullptr);
   for (const auto& callback : run.callbacks) loop.add(callback);
   if (output.saves)
     loop.add(std::make_shared<CheckpointCallback>(saved, output.checkpoints, output.kept,
@@ -164,7 +175,7 @@ LoopEnd run_loop(LoopRun run) {
   end.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   end.state = loop.state();
   end.stopped_by = loop.stopped_by();
-  end.memory = memory->ranks();
+  if (model.memory()) end.memory = model.memory()->ranks();
   if (run.at_end) run.at_end(end);
   return end;
 }

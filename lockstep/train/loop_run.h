@@ -27,8 +27,8 @@ struct LoopEnd {
   TrainerState state = {};
   int64_t first_step = 0, first_samples = 0;  // where this call began
   double seconds = 0;                         // of the loop only
-  int stopped_by = 0;  // the signal that stopped it (stop_signals.h); 0: none
-  std::vector<RankMemory> memory = {};
+  int stopped_by = 0;                   // the signal that stopped it (stop_signals.h); 0: none
+  std::vector<RankMemory> memory = {};  // empty where rank 0 has taken a dead one's place
 };
 
 // Requires: whatever it refers to outlives the call.

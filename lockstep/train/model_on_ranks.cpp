@@ -4,12 +4,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/stack.h>
 #include <torch/nn/module.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "lockstep/checkpoint/rng_state.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
@@ -26,10 +29,6 @@ std::string bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
 }
 
-at::Tensor tensor_of(const std::string& bytes, at::IntArrayRef shape) {
-  return at::from_blob(const_cast<char*>(bytes.data()), shape, at::kByte).clone();
-}
-
 using Json = nlohmann::json;
 
 Json binary(const std::string& bytes) {
@@ -43,24 +42,33 @@ std::string from_binary(const Json& json) {
 // the log of its last step is still to say.
 struct Place {
   std::string point;
-  std::string streams;
-  int64_t stream_count = 0;
+  std::map<int64_t, std::string> streams = {};  // by their number among all ranks'
   std::optional<double> grad_norm = {};
 };
+
+Json streams_json(const Place& place) {
+  Json streams = Json::array();
+  for (const auto& [number, stream] : place.streams)
+    streams.push_back(Json{number, binary(stream)});
+  return streams;
+}
+
+void add_streams(Place& place, const Json& streams) {
+  for (const Json& one : streams) place.streams[one.at(0).get<int64_t>()] = from_binary(one.at(1));
+}
 
 std::string to_bytes(const Place& place) {
   std::string bytes;
   const Json norm = place.grad_norm ? Json(*place.grad_norm) : Json();
-  Json::to_cbor(Json{binary(place.point), binary(place.streams), place.stream_count, norm}, bytes);
+  Json::to_cbor(Json{binary(place.point), streams_json(place), norm}, bytes);
   return bytes;
 }
 
 Place place_from(const std::string& bytes) try {
   const Json json = Json::from_cbor(bytes);
-  Place place{.point = from_binary(json.at(0)),
-              .streams = from_binary(json.at(1)),
-              .stream_count = json.at(2).get<int64_t>()};
-  if (!json.at(3).is_null()) place.grad_norm = json.at(3).get<double>();
+  Place place{.point = from_binary(json.at(0))};
+  add_streams(place, json.at(1));
+  if (!json.at(2).is_null()) place.grad_norm = json.at(2).get<double>();
   return place;
 } catch (const Json::exception& error) {
   throw DataError(std::string(kGivenBack) + " is damaged: " + error.what());
@@ -94,7 +102,7 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
   }
   if (parts_.step.precision == optim::Precision::kFloat16) scaler_.emplace(parts_.comm);
   const bool replaced = parts_.comm.generation() > 0;
-  if (replaced && strategy.traits().rebinds) {
+  if ((replaced || recover::job_shrinks()) && strategy.traits().rebinds) {
     give_initial_values();
     make_optimizer();
     recovery_ = std::make_unique<Recovery>(
@@ -102,7 +110,8 @@ ModelOnRanks::ModelOnRanks(Parts parts) : parts_(std::move(parts)) {
                                  .optimizer = optimizer_.get(),
                                  .scaler = scaler(),
                                  .save = [this] { return place(); },
-                                 .load = [this](const std::string& given) { place_ = given; }});
+                                 .load = [this](const std::string& given) { place_ = given; },
+                                 .inherit = [this](const std::string& given) { inherit(given); }});
     bind_or_recover();
   } else if (replaced && strategy.state().shares() != nullptr) {
     first_stream_ = rng_state(device());
@@ -243,16 +252,49 @@ int64_t ModelOnRanks::goes_on_at() const {
 std::string ModelOnRanks::place() const {
   if (loop_ == nullptr) return place_;
   const LoopPoint point = result_ ? loop_->point_after(*result_) : loop_->point();
-  Place kept{.point = to_bytes(point),
-             .streams = {},
-             .stream_count = 0,
-             .grad_norm = parts_.strategy->state().own_grad_norm()};
+  Place kept{.point = to_bytes(point), .grad_norm = parts_.strategy->state().own_grad_norm()};
   if (parts_.strategy->traits().logical_ranks > 0) {
     const at::Tensor streams = parts_.strategy->gradients().random_states();
-    kept.streams = bytes_of(streams);
-    kept.stream_count = streams.size(0);
+    const int64_t own = streams.size(0), first = own * parts_.strategy->comm().rank();
+    for (int64_t i = 0; i < own; ++i) kept.streams[first + i] = bytes_of(streams[i]);
   }
   return to_bytes(kept);
+}
+
+// Adds what a rank that is gone had alone, at the same step.
+void ModelOnRanks::inherit(const std::string& of_gone) {
+  if (place_.empty() || of_gone.empty()) return;  // before the first step
+  Place own = place_from(place_);
+  Place gone = place_from(of_gone);
+  LoopPoint point = loop_point_from(own.point);
+  lockstep::inherit(point, loop_point_from(gone.point));
+  own.point = to_bytes(point);
+  own.streams.merge(gone.streams);
+  place_ = to_bytes(own);
+}
+
+// The streams of logical ranks, whichever ranks have had them.
+void ModelOnRanks::set_streams(const std::string& place) {
+  const int64_t count = strategy().traits().logical_ranks;
+  if (count == 0) return;
+  Place all = place_from(place);
+  for (const Json& streams : all_gather_object(comm(), streams_json(all)))
+    add_streams(all, streams);
+  std::vector<at::Tensor> rows;
+  for (const auto& [number, stream] : all.streams)
+    rows.push_back(at::from_blob(const_cast<char*>(stream.data()),
+                                 {static_cast<int64_t>(stream.size())}, at::kByte));
+  if (static_cast<int64_t>(rows.size()) != count)
+    throw DataError("the random streams of " +
+                    std::to_string(count - static_cast<int64_t>(rows.size())) + " of " +
+                    std::to_string(count) +
+                    " logical ranks are gone with the ranks that had them and those that kept "
+                    "copies; start again from the last checkpoint");
+  strategy().gradients().set_random_states(at::stack(rows), kGivenBack);
+}
+
+TrainSpec::Data ModelOnRanks::dealt_anew(const TrainSpec::Data& data) {
+  return lockstep::dealt_anew(data, strategy(), parts_.comm.size(), comm().size());
 }
 
 void ModelOnRanks::begin(TrainLoop& loop) {
@@ -266,13 +308,8 @@ void ModelOnRanks::begin(TrainLoop& loop) {
     return;
   }
   begin_states();
-  const Place kept = place_from(place_);
-  if (kept.stream_count > 0) {
-    const auto bytes = static_cast<int64_t>(kept.streams.size()) / kept.stream_count;
-    const at::Tensor own = tensor_of(kept.streams, {kept.stream_count, bytes});
-    strategy().gradients().set_random_states(comm().all_gather(own), kGivenBack);
-  }
-  loop.go_on_at(loop_point_from(kept.point));
+  set_streams(place_);
+  loop.go_on_at(loop_point_from(place_from(place_).point));
 }
 
 void ModelOnRanks::begin_states() {

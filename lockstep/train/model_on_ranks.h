@@ -1,9 +1,11 @@
 // ModelOnRanks: a model under a strategy, with its optimizer, on all ranks of a job. It survives
-// dead ranks under a launcher that replaces them (`lockstep run --on-failure replace`).
+// dead ranks under a launcher that replaces them, or lets the others go on without them (`lockstep
+// run --on-failure replace`, or shrink).
 //
 //   ModelOnRanks run({.model = net.ptr(), .strategy = strategy, .comm = comm, .step = spec.step});
 //   const TrainResult result = run.attempts([&] {
 //     StrategyModel model(net, strategy);          // and all that stands on run.comm()
+//     const DealtSamples dealt = deal(run.dealt_anew(spec.data), ...);
 //     TrainLoop loop(run.comm(), task, options);
 //     const ModelOnRanks::Training training(run, loop);
 //     loop.run();
@@ -34,9 +36,11 @@
 #include "lockstep/train/run_claim.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/train_loop.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep::inline v0 {
 
+class MemoryCallback;
 struct RankParts;
 
 // Collective: unless a function says otherwise.
@@ -74,10 +78,13 @@ class LOCKSTEP_API ModelOnRanks {
   const std::shared_ptr<Strategy>& shared_strategy() const { return parts_.strategy; }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }         // the strategy's
   amp::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }  // null unless float16
-  // Whether ranks that die are replaced while the others continue: the launcher replaces them, and
-  // the strategy has traits().rebinds or state().shares(). Otherwise an exception ends the
-  // training.
+  // Whether the run goes on when ranks die: the launcher replaces them, and the strategy has
+  // traits().rebinds or state().shares(); or it lets the others go on, and the strategy has
+  // traits().rebinds. Otherwise an exception ends the training.
   bool recovers() const { return recovery_ != nullptr || rollback_ != nullptr; }
+  // The samples of a run's steps, as the present ranks share them: fewer ranks have more each.
+  // Throws: as dealt_anew() (train_spec.h).
+  TrainSpec::Data dealt_anew(const TrainSpec::Data& data);
 
   // On rank 0: reserves the run's folder (run_claim.h) until release() or the end of this object.
   // Only the first call counts. It warns, once, if the file system has no locks.
@@ -94,6 +101,11 @@ class LOCKSTEP_API ModelOnRanks {
   bool has_room() const { return has_room_; }
   // Called when that is done.
   void has_made_room() { has_room_ = true; }
+
+  // What a step takes of the ranks' memory, found in the run's first step: an attempt that goes on
+  // in place does not find it anew. Null: not in this process.
+  const std::shared_ptr<const MemoryCallback>& memory() const { return memory_; }
+  void keep_memory(std::shared_ptr<const MemoryCallback> memory) { memory_ = std::move(memory); }
 
   // Takes the step of `result`, whose gradients are complete on this rank. If ranks are replaced,
   // all of them agree on the step before any takes it.
@@ -147,6 +159,8 @@ class LOCKSTEP_API ModelOnRanks {
   void recover_ranks();
   void begin(TrainLoop& loop);
   std::string place() const;
+  void inherit(const std::string& of_gone);
+  void set_streams(const std::string& place);
   RankParts share_parts();
   at::Tensor state(at::Tensor memory);
   void put_back(const at::Tensor& state);
@@ -162,6 +176,7 @@ class LOCKSTEP_API ModelOnRanks {
   at::Tensor first_stream_;               // random, of a run that has not begun
   std::vector<at::Tensor> first_values_;  // likewise, where they do not stay in the model
   std::optional<RunClaim> claim_;
+  std::shared_ptr<const MemoryCallback> memory_;
   bool has_room_ = false;
   bool bound_ = false;  // parameters may lie in an optimizer's memory
   // One of them, where ranks are replaced: of whole states, and of divided ones.

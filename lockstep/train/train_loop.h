@@ -113,6 +113,9 @@ class LOCKSTEP_API TrainCallback {
   // a copy is sent in every step.
   virtual std::string state() const { return {}; }
   virtual void set_state(const std::string&) {}
+  // Adds to this rank's, which is rank 0, what state() had returned on a rank that is gone, where
+  // the others go on without it. It is called after set_state().
+  virtual void add_state(const std::string&) {}
 };
 
 // How long a TrainLoop trains, and what it does on the way.
@@ -152,8 +155,11 @@ class LOCKSTEP_API TrainLoop {
   TrainLoop(Communicator comm, TrainTask task, TrainLoopOptions options,
             std::shared_ptr<TrainerState> state = nullptr);
 
-  // A callback, after those that are there.
-  void add(std::shared_ptr<TrainCallback> callback) { callbacks_.push_back(std::move(callback)); }
+  // A callback, after those that are there. Null: another rank has one in this place. Where ranks
+  // may die, all of them have the same places, since a callback's state may go to another rank.
+  void add(std::shared_ptr<TrainCallback> callback) {
+    callbacks_.push_back(callback ? std::move(callback) : std::make_shared<TrainCallback>());
+  }
 
   // Trains to the end, from where state() says.
   // Collective: all ranks.

@@ -413,4 +413,56 @@ TEST(TrainLoop, GoesOnBetweenAStepsUpdateAndWhatFollowsIt) {
   EXPECT_THROW(loop_point_from("no point"), DataError);
 }
 
+// Where a rank is gone, the run goes on with its sums.
+TEST(TrainLoop, SumsOfARankThatIsGoneAreTakenOver) {
+  const auto point_of = [](double loss, int64_t samples, int64_t targets, const char* state) {
+    LoopPoint point;
+    point.loss = loss;
+    point.samples = samples;
+    point.targets = targets;
+    point.callbacks = {state, ""};
+    point.since_log.add(loss, samples);
+    point.of_epoch.add(2 * loss, samples);
+    point.uncounted = 10 * samples;
+    return point;
+  };
+  LoopPoint point = point_of(1.5, 4, 8, "own");
+  LoopPoint second = point_of(3, 12, 24, "2nd");
+  inherit(second, point_of(0, 0, 0, "3rd"));  // it has inherited itself
+  inherit(point, second);
+  EXPECT_EQ(point.loss.value(), (1.5 * 8 + 3 * 24) / 32) << "a mean over targets";
+  EXPECT_EQ(point.samples, 16);
+  EXPECT_EQ(point.targets, 32);
+  EXPECT_EQ(point.since_log.samples, 16);
+  EXPECT_EQ(point.since_log.loss.value(), 1.5 * 4 + 3 * 12);
+  EXPECT_EQ(point.of_epoch.loss.value(), 3 * 4 + 6 * 12);
+  EXPECT_EQ(point.uncounted, 160);
+  EXPECT_EQ(point.callbacks, (std::vector<std::string>{"own", ""}));
+  EXPECT_EQ(point.inherited, (std::vector<std::vector<std::string>>{{"2nd", ""}, {"3rd", ""}}));
+  EXPECT_EQ(loop_point_from(to_bytes(point)), point);
+
+  // The callbacks of rank 0 get the states of their places.
+  struct Kept : TrainCallback {
+    std::string all;
+    void set_state(const std::string& state) override { all = state; }
+    void add_state(const std::string& state) override { all += "+" + state; }
+  };
+  testing::run_threads(1, [&](Communicator& comm) {
+    TrainLoop loop(comm,
+                   TrainTask{.steps_per_epoch = 1,
+                             .begin_epoch = [](int64_t, int64_t) {},
+                             .step = [] { return StepResult{}; }},
+                   {});
+    const auto kept = std::make_shared<Kept>();
+    loop.add(kept);
+    loop.add(nullptr);  // another rank's place
+    loop.go_on_at(point);
+    EXPECT_EQ(kept->all, "own+2nd+3rd");
+    // One whose ranks had different callbacks is left out.
+    point.inherited.push_back({"another's"});
+    loop.go_on_at(point);
+    EXPECT_EQ(kept->all, "own+2nd+3rd");
+  });
+}
+
 }  // namespace lockstep::inline v0::train_loop_test

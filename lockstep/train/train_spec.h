@@ -100,6 +100,11 @@ struct DealtSamples {
   // The sampler, if ranks share a step's samples unequally.
   const data::StepSampler* shares = nullptr;
 };
+// The data of a run that began on `before` ranks, of a strategy that gives each its own samples,
+// and goes on with `now` of them: a step keeps its samples.
+// Throws: InvalidArgument where ranks need equal batches, and `now` of them cannot have those.
+LOCKSTEP_API TrainSpec::Data dealt_anew(TrainSpec::Data data, const Strategy& strategy, int before,
+                                        int now);
 // Deals a data set of `size` samples. `lengths`: of the samples, for group_by_length.
 // Throws: InvalidArgument where these are needed and there are none.
 LOCKSTEP_API DealtSamples deal(const TrainSpec::Data& spec, int64_t size, const Strategy& strategy,

@@ -58,11 +58,6 @@ TrainStep::TrainStep(Parts parts, int64_t batches)
   const optim::StepSpec& step = parts_.spec.step;
   check_step(parts_.run.strategy(), "TrainStep", step.accumulation,
              step.precision == optim::Precision::kFloat16);
-  if (parts_.dealt.shares != nullptr && step.accumulation > 1)
-    throw InvalidArgument("TrainStep: gradient_accumulation_steps is " +
-                          std::to_string(step.accumulation) +
-                          ", and ranks share a step's samples unequally, each in one batch; leave "
-                          "it at 1");
 }
 
 int64_t TrainStep::batches_before(int64_t step_in_epoch) const {
@@ -77,18 +72,22 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
   ModelOnRanks& run = parts_.run;
   Strategy& strategy = run.strategy();
   StepClock clock(strategy, parts_.spec.loop.timeline.get());
-  const bool measures = !std::exchange(counted_, true);  // what the step takes
+  const bool measures = !std::exchange(counted_, true) && !run.goes_on();  // its memory
   const auto next = [&] { clock.data(batches.next); };
   run.optimizer().zero_grad();
 
   std::vector<int64_t> counts = batches.samples;
   std::optional<int64_t> all;
-  if (parts_.dealt.shares != nullptr) {
-    const int64_t in_epoch = step % steps_per_epoch_;
-    counts = {parts_.dealt.shares->own(in_epoch)};
-    if (!apart_) all = parts_.dealt.shares->samples(in_epoch);
+  if (const data::StepSampler* shares = parts_.dealt.shares) {
+    const int64_t first = batches_before(step % steps_per_epoch_);
+    if (!apart_) all = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const int64_t batch = first + static_cast<int64_t>(i);
+      counts[i] = shares->own(batch);
+      if (all) *all += shares->samples(batch);
+    }
   }
-  const bool has_samples = counts.front() > 0;
+  const std::vector<int64_t> own_samples = counts;
   if (batches.targets) {
     for (int64_t& count : counts) {
       next();
@@ -132,7 +131,7 @@ StepResult TrainStep::take(int64_t step, const Batches& batches) {
     if (recorder && i + 1 == counts.size()) recorder->after_gradients();
     sum.add(DeviceScalar(output.loss), counts[i]);
     // Ranks that work on one batch count it once.
-    if (strategy.traits().counts_batches && has_samples)
+    if (strategy.traits().counts_batches && own_samples[i] > 0)
       result.samples += parts_.counts_elements ? output.labels.numel() : output.labels.size(0);
   }
   if (recorder) result.memory = bytes_of(recorder->trace());

@@ -48,7 +48,7 @@ class LOCKSTEP_API TrainStep {
   };
 
   // `batches`: of the loader's epoch.
-  // Throws: InvalidArgument as check_step(), and for accumulation with dealt.shares.
+  // Throws: InvalidArgument as check_step().
   TrainStep(Parts parts, int64_t batches);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }  // of the optimizer

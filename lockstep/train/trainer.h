@@ -117,8 +117,9 @@ class Trainer final : public TrainerCore {
   TrainOutput attempt() override {
     std::function<std::vector<int64_t>()> lengths;
     if constexpr (requires { train_->lengths(); }) lengths = [this] { return train_->lengths(); };
-    const DealtSamples dealt = deal(spec().data, train_->size(), *strategy(), comm(), lengths);
-    data::Loader<D> loader(*train_, *dealt.sampler, loader_options(spec().data, dealt, device()));
+    const TrainSpec::Data now = run().dealt_anew(spec().data);
+    const DealtSamples dealt = deal(now, train_->size(), *strategy(), comm(), lengths);
+    data::Loader<D> loader(*train_, *dealt.sampler, loader_options(now, dealt, device()));
     SupervisedTask<M, D, Loss> task({.model = model_,
                                      .loader = loader,
                                      .loss = compute_loss_,

@@ -63,6 +63,11 @@ class TrainingLoss final : public TrainCallback {
     std::memcpy(numbers.data(), state.data(), sizeof numbers);
     sum_ = {numbers[0], numbers[1]};
   }
+  void add_state(const std::string& state) override {
+    const RunningLoss own = sum_;
+    set_state(state);
+    sum_ = {own.loss.value() + sum_.loss.value(), own.samples + sum_.samples};
+  }
 
  private:
   using Numbers = std::array<double, 2>;
@@ -246,8 +251,8 @@ TrainOutput TrainerCore::train_by(TrainTask task) {
               .former_parts = [folder = spec_.output.folder] { return parts_of_run(folder); },
               .files = parts_.saved,
               .terminal = find_terminal(STDERR_FILENO, process_env())};
-  if (run_.comm().rank() == 0)
-    run.callbacks.push_back(std::make_shared<PrintCallback>(run_.comm(), spec_.step, steps_));
+  // It prints on rank 0.
+  run.callbacks.push_back(std::make_shared<PrintCallback>(run_.comm(), spec_.step, steps_));
   run.callbacks.insert(run.callbacks.end(), parts_.callbacks.begin(), parts_.callbacks.end());
   run.callbacks.push_back(loss);
   TrainOutput output;

@@ -39,8 +39,8 @@ class LOCKSTEP_API TrainerCore {
 
   // Trains from the start, or from args.resume_from_checkpoint, to the end, and then loads the best
   // model if args say so. A job that its launcher has started again resumes from its last
-  // checkpoint. If ranks that die are replaced (`lockstep run --on-failure replace`, with a
-  // strategy that rebinds or has shares), the others continue in place, and no step is lost
+  // checkpoint. When ranks die, the others continue in place and no step is lost, under `lockstep
+  // run --on-failure replace` (a strategy that rebinds or has shares) or shrink (one that rebinds)
   // (recover/recovery.h). SIGTERM or SIGUSR1 to any rank ends it early, after a save
   // (TrainOutput::stopped_by). During the call output_dir belongs to this job (run_claim.h).
   // Throws: InvalidArgument without a training set, if output_dir is in use or cannot be written,

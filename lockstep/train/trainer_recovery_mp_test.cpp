@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "lockstep/checkpoint/checkpoint_series.h"
 #include "lockstep/checkpoint/optimizer_state.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/small_file.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
@@ -116,6 +118,11 @@ class Watch final : public TrainCallback {
     std::istringstream words(state);
     for (int& count : seen_) words >> count;
   }
+  void add_state(const std::string& state) override {
+    const std::vector<int> own = seen_;
+    set_state(state);
+    for (size_t i = 0; i < own.size(); ++i) seen_[i] += own[i];
+  }
 
  private:
   Moments& moments_;
@@ -143,6 +150,7 @@ struct How {
   int64_t max_steps = kSteps;
   int64_t copy_every = 4;
   std::string trace_steps = "";
+  bool shrinks = false;
 };
 
 void train(Communicator& comm, const std::string& name, const How& how) {
@@ -211,6 +219,13 @@ void train(Communicator& comm, const std::string& name, const How& how) {
   write_safetensors(folder / ("rank" + std::to_string(trainer.comm().rank())), all);
 }
 
+size_t bars_in(const fs::path& picture) {
+  const std::string text = read_small_file(picture);
+  size_t bars = 0;
+  for (size_t at = 0; (at = text.find("<rect", at)) != std::string::npos; ++at) ++bars;
+  return bars;
+}
+
 class TrainerRecovery : public ::testing::Test {
  protected:
   TrainerRecovery()
@@ -229,7 +244,9 @@ class TrainerRecovery : public ::testing::Test {
   void run(const std::string& name, const How& how) {
     testing::expect_ranks(
         how.ranks, [&](Communicator& comm) { train(comm, name, how); },
-        {.deadline = seconds(testing::long_tests() ? 560 : 100), .replacements = how.replacements},
+        {.deadline = seconds(testing::long_tests() ? 560 : 100),
+         .replacements = how.replacements,
+         .shrinks = how.shrinks},
         name);
   }
 
@@ -247,6 +264,10 @@ class TrainerRecovery : public ::testing::Test {
     }
     EXPECT_EQ(metrics_of(root_ / found), metrics_of(root_ / expected));
     EXPECT_FALSE(metrics_of(root_ / found).empty());
+    // Of the first step, and not of what a new rank has missed; with as many parts.
+    if (fs::exists(root_ / found / "memory.svg")) {
+      EXPECT_EQ(bars_in(root_ / found / "memory.svg"), bars_in(root_ / expected / "memory.svg"));
+    }
     EXPECT_EQ(checkpoint_steps(root_ / found), checkpoint_steps(root_ / expected));
     for (const auto& entry : fs::directory_iterator(root_ / found))
       EXPECT_THAT(entry.path().filename().string(),
@@ -308,6 +329,53 @@ TEST_F(TrainerRecovery, WithLogicalRanksStreamsIncluded) {
   killed.replacements = 5;
   run("killed", killed);
   expect_same("killed", "undisturbed", 2);
+}
+
+// --on-failure shrink: the others share the samples of the same steps, in batches of different
+// sizes, and go on with what dead ranks had added up.
+TEST_F(TrainerRecovery, TheOthersGoOnWithoutRanksThatDie) {
+  run("undisturbed", {.ranks = 4});
+  run("shrunk", {.ranks = 4,
+                 .deaths = {{"backward", 4, 0, 0}, {"saving", 9, 3, 0}, {"evaluating", 18, 1, 0}},
+                 .shrinks = true});
+  if (in_rank() || HasFailure()) return;
+  const Safetensors left = read_safetensors(root_ / "shrunk" / "rank0"),
+                    all = read_safetensors(root_ / "undisturbed" / "rank0");
+  EXPECT_FALSE(fs::exists(root_ / "shrunk" / "rank1")) << "one was left";
+  EXPECT_TRUE(at::equal(*left.find("seen"), *all.find("seen"))) << "each sample as often";
+  // Dropout draws other numbers on other ranks.
+  EXPECT_TRUE(at::allclose(*left.find("loss"), *all.find("loss"), 0.2));
+  const auto steps_of = [](const std::vector<std::string>& lines) {
+    std::vector<std::string> steps;
+    for (const std::string& line : lines) {
+      const auto json = nlohmann::json::parse(line);
+      steps.push_back(json.at("type").get<std::string>() + json.at("step").dump());
+    }
+    return steps;
+  };
+  EXPECT_EQ(steps_of(metrics_of(root_ / "shrunk")), steps_of(metrics_of(root_ / "undisturbed")));
+  EXPECT_EQ(checkpoint_steps(root_ / "shrunk"), checkpoint_steps(root_ / "undisturbed"));
+}
+
+// Whichever ranks have which of them.
+TEST_F(TrainerRecovery, LogicalRanksKeepTheirBitsOnTheRanksThatAreLeft) {
+  const How quiet{.ranks = 4, .strategy = "logical4", .max_steps = 12};
+  run("undisturbed", quiet);
+  How shrunk = quiet;
+  shrunk.shrinks = true;
+  shrunk.deaths = {{"forward", 4, 0, 0}, {"forward", 4, 2, 0}, {"logged", 8, 3, 0}};
+  run("shrunk", shrunk);
+  if (in_rank() || HasFailure()) return;
+  const Safetensors left = read_safetensors(root_ / "shrunk" / "rank0"),
+                    all = read_safetensors(root_ / "undisturbed" / "rank0");
+  for (const auto& [name, tensor] : all.tensors) {
+    const at::Tensor* found = left.find(name);
+    ASSERT_NE(found, nullptr) << name;
+    if (name == "loss")  // of evaluations, whose batches are others
+      EXPECT_TRUE(at::allclose(*found, tensor, 1e-6)) << name;
+    else
+      EXPECT_TRUE(at::equal(*found, tensor)) << name;
+  }
 }
 
 // Ranks are replaced within the traced steps. What the timelines of the others had by then is left

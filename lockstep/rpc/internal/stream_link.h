@@ -10,6 +10,8 @@
 // that each time.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -25,6 +27,7 @@
 #include "lockstep/rpc/internal/reactor.h"
 #include "lockstep/rpc/internal/receive_memory.h"
 #include "lockstep/rpc/internal/receiver.h"
+#include "lockstep/rpc/internal/reply_spin.h"
 #include "lockstep/rpc/internal/send_queue.h"
 
 namespace lockstep::inline v0::rpc::internal {
@@ -99,6 +102,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
 
   // ---- receiving ----
   bool begin_reading(const std::function<bool()>& done);
+  bool look_for_a_moment(const std::shared_ptr<Link>& self, const std::function<bool()>& done);
   void ready(uint32_t events);
   void read_as_leader(bool to_the_end);
   enum class Got { kNothing, kSome, kAll, kEnd };  // kAll: most likely all that has arrived
@@ -143,6 +147,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   std::atomic<bool> reading_{false};       // some thread uses the members below
   std::atomic<bool> leader_reads_{false};  // the leader is that thread
   Receiver receiver_;
+  ReplySpin spin_{::sysconf(_SC_NPROCESSORS_ONLN)};
   std::atomic<std::thread::id> handing_out_{};  // the thread that is in handlers
   bool answered_ = false;                       // that thread has sent a message meanwhile
   std::atomic<bool> others_wait_{false};        // waited for reading_ in vain

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/ticks.h"
 #include "lockstep/rpc/internal/stream_link.h"
 
 namespace lockstep::inline v0::rpc::internal {
@@ -111,11 +112,25 @@ bool StreamLink::begin_reading(const std::function<bool()>& done) {
   return false;
 }
 
+bool StreamLink::look_for_a_moment(const std::shared_ptr<Link>& self,
+                                   const std::function<bool()>& done) {
+  const auto end = Reactor::Clock::now() + kReplySpin;
+  do {
+    if (read_once(self) != Got::kNothing && done()) return true;
+    cpu_pause();
+  } while (!lost() && Reactor::Clock::now() < end);
+  return done();
+}
+
 bool StreamLink::receive_until(const std::function<bool()>& done, Deadline deadline) {
   if (!begin_reading(done)) return done();
   if (looked_at_.load()) look(false);
   const std::shared_ptr<Link> self = shared_from_this();
   bool is = done();
+  if (!is && spin_.worth_it()) {
+    is = look_for_a_moment(self, done);
+    spin_.ended(is);
+  }
   while (!is && !lost()) {
     if (deadline.expired()) break;
     // Not recv(): a thread that waits inside it is also woken when the other end takes sent data.

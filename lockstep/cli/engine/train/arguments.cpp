@@ -236,9 +236,9 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
   std::string on_failure;
   app.add_option("--on-failure", on_failure,
                  "what follows when a rank dies: stop, restart of all ranks from the last "
-                 "checkpoint, or replace: the others go on in place, and no step is lost [stop; "
-                 "with --max-restarts restart]")
-      ->type_name("stop|restart|replace")
+                 "checkpoint, replace: the others go on in place with a new one, and no step is "
+                 "lost, or shrink: they go on without it [stop; with --max-restarts restart]")
+      ->type_name("stop|restart|replace|shrink")
       ->group(kRanksGroup);
   app.add_option("--max-restarts", result.max_restarts,
                  "how often all ranks are restarted, or single ones replaced [0]")
@@ -264,11 +264,13 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     throw InvalidArgument(
         "--record keeps every step of one process, and --on-failure=replace has several of a rank; "
         "give one of them");
-  if (result.on_failure == launch::OnFailure::kShrink)
+  if (result.on_failure == launch::OnFailure::kShrink && !result.record.empty())
     throw InvalidArgument(
-        "--on-failure=shrink is for programs that call shrink() themselves; use replace, or "
-        "restart, "
-        "which resumes on as many ranks as there are");
+        "--record keeps every step of all ranks, and with --on-failure=shrink some may die; give "
+        "one of them");
+  if (result.on_failure == launch::OnFailure::kShrink && result.max_restarts > 0)
+    throw InvalidArgument("--on-failure=shrink contradicts --max-restarts=" +
+                          std::to_string(result.max_restarts) + ", since it starts nobody");
   if (!result.record.empty() && result.record == result.json)
     throw InvalidArgument("--record and --json are both " + result.json + "; give two files");
   if (dropout_option != nullptr && dropout_option->count() > 0) {
@@ -383,6 +385,26 @@ void check_replacement(const TrainPlan& plan, const TrainArguments& arguments) {
     if (config.sync_batch_norm)
       throw InvalidArgument("sync_batch_norm is true" + replaced +
                             "which its layers could not follow; leave out one of them");
+  });
+}
+
+void check_shrinking(const TrainPlan& plan, const TrainArguments& arguments) {
+  const TrainConfig& config = plan.config;
+  const std::string without = ", and with --on-failure shrink the others go on without a dead rank";
+  under_options(arguments, [&] {
+    if (config.ema > 0)
+      throw InvalidArgument("ema is " + nlohmann::json(config.ema).dump() + without +
+                            " in a step whose parameters the average may have already; leave out "
+                            "one of them");
+    if (config.sync_batch_norm)
+      throw InvalidArgument("sync_batch_norm is true" + without +
+                            ", which its layers could not do; leave out one of them");
+    if (!strategy_of(config)->traits().rebinds)
+      throw InvalidArgument(
+          (config.mesh.empty() ? "strategy is " + config.strategy : "mesh is " + config.mesh) +
+          without +
+          ", whose part of the parameters or of the optimizer's state they do "
+          "not have; take --on-failure replace or restart, or strategy ddp");
   });
 }
 

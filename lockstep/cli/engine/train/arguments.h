@@ -67,6 +67,9 @@ TrainPlan make_train_plan(const TrainArguments& arguments, std::optional<int> ra
 // any starts.
 // Throws: InvalidArgument for settings with which a new rank could not take the place of another.
 void check_replacement(const TrainPlan& plan, const TrainArguments& arguments);
+// The same where the others go on without ranks that die (`--on-failure shrink`).
+// Throws: InvalidArgument for settings with which they could not.
+void check_shrinking(const TrainPlan& plan, const TrainArguments& arguments);
 
 // Checks data, checkpoints and the output's folder in the file system, and makes the built-in data
 // set where it is asked for. Returns the output's folder, which it removes again if nothing is

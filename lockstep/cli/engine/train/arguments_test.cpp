@@ -149,6 +149,30 @@ TEST(TrainArguments, WhatANewRankCouldNotContinueIsRefused) {
   EXPECT_THAT(refused({"--config", dir / "c.json"}), StartsWith("ema is 0.5, and --on-failure"));
 }
 
+TEST(TrainArguments, WhatFewerRanksCouldNotContinueIsRefused) {
+  const auto refused = [](Arguments words) {
+    words.insert(words.begin(), {"--data", "d", "--on-failure", "shrink"});
+    if (words.back() != "lm") words.insert(words.begin(), "mnist");
+    return error_of([&] {
+      const TrainArguments parsed = parse_train_arguments(words);
+      check_shrinking(make_train_plan(parsed, std::nullopt), parsed);
+    });
+  };
+  for (const char* strategy : {"ddp", "ring", "horovod", "logical8"})
+    EXPECT_EQ(refused({"--strategy", strategy}), "no error") << strategy;
+  EXPECT_EQ(refused({"--strategy", "zero3", "--nproc", "2"}),
+            "--strategy is zero3, and with --on-failure shrink the others go on without a dead "
+            "rank, whose part of the parameters or of the optimizer's state they do not have; take "
+            "--on-failure replace or restart, or strategy ddp");
+  EXPECT_THAT(refused({"--strategy", "diloco"}), StartsWith("--strategy is diloco, and with"));
+  EXPECT_THAT(refused({"--nproc", "2", "--mesh", "tensor=2", "lm"}),
+              StartsWith("--mesh is tensor=2, and with"));
+  EXPECT_THAT(refused({"--ema", "0.9"}), StartsWith("--ema is 0.9, and with"));
+  EXPECT_THAT(refused({"--record", "r.json"}), StartsWith("--record keeps every step of all"));
+  EXPECT_THAT(refused({"--max-restarts", "2"}),
+              StartsWith("--on-failure=shrink contradicts --max-restarts=2"));
+}
+
 TEST(TrainArguments, OuterStepsGoWithTheirStrategy) {
   const TestDirectory dir;
   TrainConfig config = default_config("mnist");

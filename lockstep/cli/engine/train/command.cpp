@@ -170,6 +170,8 @@ int train_command(const Arguments& arguments) {
       check_eviction(plan.config.evict_stragglers, process_env());
     if (alone ? parsed.on_failure == launch::OnFailure::kReplace : job.replaces)
       check_replacement(plan, parsed);
+    if (alone ? parsed.on_failure == launch::OnFailure::kShrink : job.shrinks)
+      check_shrinking(plan, parsed);
     const StartedRun run{.output = plan.config.output,
                          .arguments = arguments,
                          .resumed = parsed.resume,
