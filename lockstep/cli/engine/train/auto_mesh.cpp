@@ -120,12 +120,13 @@ plan::ModelShape shape_of(const std::string& model) {
 const plan::Candidate& simplest_of(const std::vector<plan::Candidate>& best) {
   // A plan is no more exact than this.
   constexpr double kAlike = 0.02;
-  // ZeRO needs less memory and nothing of the user's, so that alone the plan decides on it.
+  // Stage 1 sends as much as none, in two halves, and leaves each rank less to do; so between these
+  // two the plan alone decides.
   const auto complexity = [](const plan::Layout& layout) {
     int divided = 0;
     for (const int size : {layout.pipe, layout.context, layout.expert, layout.tensor})
       divided += size > 1 ? 1 : 0;
-    return divided;
+    return std::pair(divided, layout.zero > 1 ? layout.zero : 0);
   };
   const plan::Candidate* found = &best.front();
   for (const plan::Candidate& one : best)

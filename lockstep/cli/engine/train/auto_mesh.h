@@ -37,8 +37,9 @@ plan::Calibration this_machine(int ranks, const EnvLookup& env);
 // A preset's vocabulary is the data's, and is not known yet: 4096 words count.
 plan::ModelShape shape_of(const std::string& model);
 
-// Of layouts that are as fast as a plan can tell (within 2 %), the fastest of those that divide the
-// model along the fewest axes. Pure. Requires: one, the fastest first.
+// Of layouts that are as fast as a plan can tell (within 2 %), the one that divides the model along
+// the fewest axes, then the lowest stage of ZeRO, of which 0 and 1 count as one, and then the
+// fastest. Pure. Requires: one, the fastest first.
 const plan::Candidate& simplest_of(const std::vector<plan::Candidate>& best);
 
 // Replaces mesh "auto" by the best layout, and says in one line which and why. Throws
