@@ -55,10 +55,10 @@ void resolve_divided(TrainConfig& config) {
 void resolve_step(TrainConfig& config) {
   if (config.step_samples == 0) return;
   const int64_t ranks = batches_of_step(config);
-  config.batch_size = (config.step_samples - 1) / ranks + 1;
-  if (config.step_samples % ranks == 0)
-    config.step_samples = 0;
-  else if (!shares_unequally(config))
+  const StepShares shares = shares_of_step(config.step_samples, ranks);
+  config.batch_size = shares.largest;
+  config.step_samples = shares.step_samples;
+  if (config.step_samples > 0 && !shares_unequally(config))
     refuse("step_samples", std::to_string(config.step_samples),
            "a multiple of " + std::to_string(ranks) +
                ": logical ranks, ranks along a mesh that divides the model, and those of sampler "

@@ -1,6 +1,7 @@
 #include "lockstep/recover/rank_copy.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <torch/nn/module.h>
 
 #include <cstring>
@@ -116,6 +117,19 @@ Copies exchange_copies(Communicator& comm, const at::Tensor& own) {
   }
   for (Work& work : pending) work.wait();
   return copies;
+}
+
+void send_copy(Communicator& comm, const at::Tensor& copy, int to) {
+  comm.send(at::full({1}, copy.numel(), at::kLong), to);
+  comm.send(copy, to);
+}
+
+at::Tensor receive_copy(Communicator& comm, int from) {
+  const at::Tensor length = at::empty({1}, at::kLong);
+  comm.recv(length, from);
+  at::Tensor copy = bytes_of(*length.const_data_ptr<int64_t>());
+  comm.recv(copy, from);
+  return copy;
 }
 
 }  // namespace lockstep::inline v0::recover

@@ -40,4 +40,8 @@ using Copies = std::map<int, at::Tensor>;
 // this rank keeps. Collective.
 Copies exchange_copies(Communicator& comm, const at::Tensor& own);
 
+// Sends a copy of which the receiver does not know the length, and receives one.
+void send_copy(Communicator& comm, const at::Tensor& copy, int to);
+at::Tensor receive_copy(Communicator& comm, int from);
+
 }  // namespace lockstep::inline v0::recover

@@ -63,18 +63,6 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
   return tensors;
 }
 
-// Bytes of which the other side does not know how many they are.
-void send_bytes(Communicator& comm, const at::Tensor& bytes, int to) {
-  send_object(comm, bytes.numel(), to);
-  comm.send(bytes, to);
-}
-
-at::Tensor receive_bytes(Communicator& comm, int from) {
-  at::Tensor bytes = at::empty({recv_object(comm, from).get<int64_t>()}, at::kByte);
-  comm.recv(bytes, from);
-  return bytes;
-}
-
 std::vector<RankProgress> exchange_progress(Communicator& comm, const RankProgress& own) {
   const std::array<int64_t, 8> mine{own.whole,   own.step,   own.agreeing,    own.has_copies,
                                     own.has_own, own.former, own.former_size, own.first};
@@ -208,8 +196,7 @@ void Recovery::say_it_goes_on(const Resumption& plan, const std::vector<int>& be
     who = gone.empty() ? "all " + size + " ranks are there"
                        : "without rank " + joined(gone, ", ") + ", on " + size +
                              (comm_.size() == 1 ? " rank" : " ranks");
-    if (some_lost_ && state_.inherit)
-      who += "; what ranks had alone whose neighbours have died with them is lost";
+    if (some_lost_) who += "; what ranks had alone whose neighbours have died with them is lost";
   }
   log_warning(recover::recovery_line("step " + std::to_string(plan.step) + " goes on", who, times_,
                                      reason));
@@ -227,9 +214,7 @@ void Recovery::settle_standing() {
 void Recovery::stand(Standing standing) {
   own_ = std::move(standing.own);
   copies_ = std::move(standing.copies);
-  has_copies_ = true;
   former_ = standing.rank;
-  former_size_ = standing.size;
   firsts_ = std::move(standing.firsts);
   ++standings_;
 }
@@ -238,14 +223,15 @@ void Recovery::stand(Standing standing) {
 at::Tensor Recovery::with_inheritance(const Resumption& plan) {
   if (plan.gone.empty() || !state_.inherit) return own_;
   for (const auto& [former, holder] : plan.gone) {
-    if (holder < 0) some_lost_ = true;
-    if (holder < 0) continue;
-    at::Tensor copy;
-    if (comm_.rank() == holder) copy = copies_.at(former);
-    if (comm_.rank() == holder && holder != 0) send_bytes(comm_, copy, 0);
-    if (comm_.rank() != 0) continue;
-    if (holder != 0) copy = receive_bytes(comm_, holder);
-    state_.inherit(recover::unpack(copy, buffers_of(*state_.model)).extra);
+    if (holder < 0) {
+      some_lost_ = true;
+    } else if (comm_.rank() == 0) {
+      const at::Tensor copy =
+          holder == 0 ? copies_.at(former) : recover::receive_copy(comm_, holder);
+      state_.inherit(recover::unpack(copy, buffers_of(*state_.model)).extra);
+    } else if (comm_.rank() == holder) {
+      recover::send_copy(comm_, copies_.at(former), 0);
+    }
   }
   return comm_.rank() == 0 ? capture() : own_;
 }
@@ -258,10 +244,10 @@ Resumption Recovery::resume() {
       exchange_progress(comm_, {.whole = whole_,
                                 .step = step_,
                                 .agreeing = phase_ == Phase::kAgreeing,
-                                .has_copies = has_copies_,
+                                .has_copies = standings_ > 0,
                                 .has_own = !whole_ && own_.defined(),
                                 .former = former_,
-                                .former_size = former_size_,
+                                .former_size = static_cast<int>(firsts_.size()),
                                 .first = first_});
   lost_ = true;
   const Resumption plan = recover::decided_by_all(comm_, [&] { return decide_resumption(ranks); });
@@ -282,17 +268,14 @@ Resumption Recovery::resume() {
   if (state_.scaler != nullptr) state_.scaler->use(comm_);
   for (const auto& [rank, holder] : plan.newcomers) {
     if (comm_.rank() == plan.source) send_state(rank);
-    if (comm_.rank() == holder && holder != rank) send_bytes(comm_, copies_.at(rank), rank);
+    if (comm_.rank() == holder && holder != rank) recover::send_copy(comm_, copies_.at(rank), rank);
     if (comm_.rank() == rank) become_whole(plan.source, holder, plan.step);
   }
   // The state after a failure: a new rank keeps no other rank's state yet; the others keep theirs,
   // which belong to this very step; and a run that begins has none.
   const at::Tensor own = with_inheritance(plan);
-  Standing standing{.rank = comm_.rank(),
-                    .size = comm_.size(),
-                    .own = own,
-                    .copies = exchange_copies(comm_, own),
-                    .firsts = {}};
+  Standing standing{
+      .rank = comm_.rank(), .own = own, .copies = exchange_copies(comm_, own), .firsts = {}};
   for (const RankProgress& rank : ranks) standing.firsts.push_back(rank.first);
   // With other numbers, and with what rank 0 has inherited, it is a state only once all have it.
   if (leaves_out)
@@ -319,7 +302,7 @@ void Recovery::become_whole(int source, int holder, int64_t step) {
   std::string scaler;
   if (state_.scaler != nullptr) scaler = recv_object(comm_, source).get<std::string>();
   at::Tensor own = own_;
-  if (holder != comm_.rank()) own = receive_bytes(comm_, holder);
+  if (holder != comm_.rank()) own = recover::receive_copy(comm_, holder);
   for (auto& own_buffer : to_named_tensors(state_.model->named_buffers()))
     model.push_back(std::move(own_buffer));
   set_module_state(*state_.model, model, kSource);

@@ -154,7 +154,7 @@ class LOCKSTEP_API Recovery {
   // When all ranks are at the same step: the numbers that they have then, and by which they keep
   // copies.
   struct Standing {
-    int rank = -1, size = 0;
+    int rank = -1;
     at::Tensor own;
     std::map<int, at::Tensor> copies;
     std::vector<int> firsts;  // the ranks' numbers when the run began
@@ -181,7 +181,6 @@ class LOCKSTEP_API Recovery {
   RecoveryOptions options_;
   recover::DeadRanks dead_ranks_;
   bool whole_ = false;
-  bool has_copies_ = false;
   bool lost_ = false;  // the state is lost; all ranks report it
   Phase phase_ = Phase::kComputing;
   int64_t step_ = 0;
@@ -190,7 +189,7 @@ class LOCKSTEP_API Recovery {
   std::function<void()> take_;
   at::Tensor own_, next_;  // this rank's own state at the start of this step, and of the next
   std::map<int, at::Tensor> copies_, next_copies_;  // the neighbours' states, likewise
-  int former_ = -1, former_size_ = 0;               // of the latest Standing
+  int former_ = -1;                                 // Standing::rank of the latest
   int64_t standings_ = 0;                           // so far, of this process
   std::vector<int> firsts_;                         // of the latest; at first all ranks
   int first_ = -1;                                  // this rank's

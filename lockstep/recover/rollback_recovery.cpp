@@ -9,6 +9,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/recover/rank_copy.h"
 #include "lockstep/recover/rollback.h"
 
 namespace lockstep::inline v0 {
@@ -192,18 +193,9 @@ Rollback RollbackRecovery::resume() {
   const auto is_new = [&](int r) {
     return std::find(plan.newcomers.begin(), plan.newcomers.end(), r) != plan.newcomers.end();
   };
-  if (is_new(replicated) && replicated != rank) {
-    const at::Tensor& copy = of_step().copy;
-    copies_->send(at::full({1}, copy.numel(), at::kLong), replicated);
-    copies_->send(copy, replicated);
-  }
-  if (is_new(rank)) {
-    const int holder = replica_holder(rank, size, local_);
-    const at::Tensor length = at::empty({1}, at::kLong);
-    copies_->recv(length, holder);
-    mine = bytes(length.item<int64_t>());
-    copies_->recv(mine, holder);
-  }
+  if (is_new(replicated) && replicated != rank)
+    recover::send_copy(*copies_, of_step().copy, replicated);
+  if (is_new(rank)) mine = recover::receive_copy(*copies_, replica_holder(rank, size, local_));
   // This rank's own state is valid from now on, and its replica as soon as it has arrived, whatever
   // happens on the way.
   Kept& kept = of_step();

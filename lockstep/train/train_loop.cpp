@@ -177,9 +177,8 @@ void TrainLoop::set_callback_states(const std::vector<std::string>& states) {
 void TrainLoop::go_on_at(const LoopPoint& point) {
   set_callback_states(point.callbacks);
   for (const std::vector<std::string>& gone : point.inherited) {
-    // Whoever gives its ranks different callbacks has them where they are.
-    for (size_t i = 0; gone.size() == callbacks_.size() && i < gone.size(); ++i)
-      callbacks_[i]->add_state(gone[i]);
+    if (gone.size() != callbacks_.size()) continue;  // its rank had other callbacks
+    for (size_t i = 0; i < gone.size(); ++i) callbacks_[i]->add_state(gone[i]);
   }
   state_ = point.state;
   since_log_ = point.since_log;

@@ -54,16 +54,21 @@ std::optional<amp::AutocastSettings> autocast_of(optim::Precision precision, at:
       .dtype = precision == optim::Precision::kBFloat16 ? at::kBFloat16 : at::kHalf};
 }
 
+StepShares shares_of_step(int64_t samples, int64_t ranks) {
+  return {.largest = (samples - 1) / ranks + 1, .step_samples = samples % ranks == 0 ? 0 : samples};
+}
+
 TrainSpec::Data dealt_anew(TrainSpec::Data data, const Strategy& strategy, int before, int now) {
   if (before == now || strategy.traits().logical_ranks > 0) return data;  // whose batches stay
   const int64_t samples = data.step_samples > 0 ? data.step_samples : data.batch_size * before;
-  if (samples % now != 0 && (data.fixed_parts || data.group_by_length))
+  const StepShares shares = shares_of_step(samples, now);
+  if (shares.step_samples > 0 && (data.fixed_parts || data.group_by_length))
     throw InvalidArgument("a step has " + std::to_string(samples) + " samples, which the " +
                           std::to_string(now) + " ranks that are left cannot share equally, as " +
                           (data.fixed_parts ? "fixed parts of the data" : "group_by_length") +
                           " need; start again with another number of ranks");
-  data.batch_size = (samples - 1) / now + 1;
-  data.step_samples = samples % now == 0 ? 0 : samples;
+  data.batch_size = shares.largest;
+  data.step_samples = shares.step_samples;
   return data;
 }
 

@@ -100,6 +100,12 @@ struct DealtSamples {
   // The sampler, if ranks share a step's samples unequally.
   const data::StepSampler* shares = nullptr;
 };
+// How `ranks` share a step of `samples`, both at least 1: as TrainSpec::Data has it.
+struct StepShares {
+  int64_t largest = 0;       // a rank's, its batch_size
+  int64_t step_samples = 0;  // 0: all shares are equal
+};
+LOCKSTEP_API StepShares shares_of_step(int64_t samples, int64_t ranks);
 // The data of a run that began on `before` ranks, of a strategy that gives each its own samples,
 // and goes on with `now` of them: a step keeps its samples.
 // Throws: InvalidArgument where ranks need equal batches, and `now` of them cannot have those.

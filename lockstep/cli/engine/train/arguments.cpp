@@ -25,6 +25,7 @@
 #include "lockstep/report/metrics_endpoint.h"
 #include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
+#include "lockstep/train/train_spec.h"
 
 namespace lockstep::inline v0::engine {
 namespace fs = std::filesystem;
@@ -127,8 +128,9 @@ void keep_batches(const TrainArguments& arguments, const TrainConfig& recorded,
                           " cannot share equally; give another " +
                           (divided ? "number of ranks, or another --mesh" : "--strategy"));
   }
-  config->batch_size = (samples - 1) / now + 1;
-  config->step_samples = samples % now == 0 || recorded.sampler == "partition" ? 0 : samples;
+  const StepShares shares = shares_of_step(samples, now);
+  config->batch_size = shares.largest;
+  config->step_samples = recorded.sampler == "partition" ? 0 : shares.step_samples;
 }
 
 // The stage of ZeRO that a strategy of a divided model is.
@@ -268,9 +270,6 @@ TrainArguments parse_train_arguments(const Arguments& arguments) {
     throw InvalidArgument(
         "--record keeps every step of all ranks, and with --on-failure=shrink some may die; give "
         "one of them");
-  if (result.on_failure == launch::OnFailure::kShrink && result.max_restarts > 0)
-    throw InvalidArgument("--on-failure=shrink contradicts --max-restarts=" +
-                          std::to_string(result.max_restarts) + ", since it starts nobody");
   if (!result.record.empty() && result.record == result.json)
     throw InvalidArgument("--record and --json are both " + result.json + "; give two files");
   if (dropout_option != nullptr && dropout_option->count() > 0) {
