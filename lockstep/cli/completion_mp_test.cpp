@@ -96,7 +96,7 @@ TEST_F(BashCompletion, CommandsWithLibtorchHaveTheirOwnOptions) {
   EXPECT_THAT(offered({"train", ""}), AllOf(Contains("mnist"), Contains("lm")));
   EXPECT_THAT(offered({"train", "mnist", "--batch"}), Contains("--batch-size"));
   EXPECT_THAT(offered({"train", "mnist", "--on-failure", ""}),
-              UnorderedElementsAre("stop", "restart", "replace"));
+              UnorderedElementsAre("stop", "restart", "replace", "shrink"));
   EXPECT_THAT(offered({"train", "lm", "--cont"}), Contains("--context"));
   EXPECT_THAT(offered({"checkpoint", ""}), Contains("inspect"));
 }
@@ -120,7 +120,7 @@ TEST(ZshCompletion, OffersTheSameWords) {
               Contains("--report-bindings:Say which processors each rank has"));
   EXPECT_THAT(offered({"run", "--log-dir", ""}), ElementsAre("files -/"));
   EXPECT_THAT(offered({"train", "mnist", "--on-failure", ""}),
-              ElementsAre("stop", "restart", "replace"));
+              ElementsAre("stop", "restart", "replace", "shrink"));
 }
 
 TEST(FishCompletion, OffersTheSameWords) {

@@ -21,9 +21,9 @@ namespace {
 class JobMeeting : public std::enable_shared_from_this<JobMeeting> {
  public:
   JobMeeting(const std::shared_ptr<Store>& store, const Topology& topology, Connection connection,
-             CommunicatorOptions communicator, int life)
+             CommunicatorOptions communicator, const std::string& life)
       : reformation_(store, topology.rank, topology.size,
-                     std::to_string(life) + "." + std::to_string(random_word()),
+                     life + "." + std::to_string(random_word()),
                      [board = communicator.board, topology](int rank) {
                        // The ranks of this host.
                        const int local = rank - topology.rank + topology.local_rank;
@@ -101,8 +101,7 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
       refuse_to_join_again(*rendezvous.store, meeting);
       // A rank's k-th init() meets the k-th init() of the others, also in a process that replaces
       // it.
-      const std::string life =
-          meeting.replaces ? "." + std::to_string(meeting.own_restarts.value_or(0)) : "";
+      const std::string life = meeting.replaces ? "." + meeting.life : "";
       const int64_t turn = rendezvous.store->add("init/" + std::to_string(topology.rank) + life, 1);
       store = std::make_shared<PrefixStore>("world" + std::to_string(turn), rendezvous.store);
       joining.meet_in(store, topology.rank, topology.size, outlived ? -1 : 0);
@@ -126,10 +125,10 @@ Communicator init_by_steps(const InitOptions& options, Joining::AtStep at_step) 
             "backend peer: what a device waits for from a rank that died never comes, so that no "
             "rank can take its place; leave out --on-failure replace, or take another backend");
       joining.step("meeting the other ranks, some of which may have been started anew");
-      Communicator comm = std::make_shared<JobMeeting>(
-                              std::make_shared<PrefixStore>("generations", store), topology,
-                              connection, std::move(communicator), meeting.own_restarts.value_or(0))
-                              ->meet(deadline, say);
+      Communicator comm =
+          std::make_shared<JobMeeting>(std::make_shared<PrefixStore>("generations", store),
+                                       topology, connection, std::move(communicator), meeting.life)
+              ->meet(deadline, say);
       joining.done();
       return comm;
     }

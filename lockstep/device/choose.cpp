@@ -63,8 +63,18 @@ c10::Device choose_device(const std::string& request, int local_rank, const Visi
   return cuda(static_cast<int>(*number));
 }
 
+int device_place(int local_rank, int local_size, std::optional<int> spare, int devices) {
+  return spare && local_size + *spare < devices ? local_size + *spare : local_rank;
+}
+
 c10::Device choose_device(const std::string& request, int local_rank, const std::string& source) {
-  return choose_device(request, local_rank, request == "cpu" ? VisibleDevices{} : visible_devices(),
+  if (request == "cpu") return choose_device(request, local_rank, VisibleDevices{}, source);
+  const VisibleDevices visible = visible_devices();
+  const EnvLookup env = process_env();
+  std::optional<int> spare;
+  if (const auto number = env_int(env, "LOCKSTEP_SPARE_DEVICE")) spare = static_cast<int>(*number);
+  const auto ranks = static_cast<int>(env_int(env, "LOCAL_WORLD_SIZE").value_or(1));
+  return choose_device(request, device_place(local_rank, ranks, spare, visible.cuda), visible,
                        source);
 }
 

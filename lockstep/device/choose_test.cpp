@@ -51,6 +51,15 @@ TEST(ChooseDevice, AutoTakesWhatIsThere) {
   EXPECT_EQ(chosen("auto", 5, kCpuBuild), "cpu");
 }
 
+TEST(ChooseDevice, ARankWhoseDeviceFailedTakesOneThatNoRankHas) {
+  EXPECT_EQ(device_place(1, 2, std::nullopt, 4), 1);
+  EXPECT_EQ(device_place(1, 2, 0, 4), 2);
+  EXPECT_EQ(device_place(0, 2, 1, 4), 3);
+  EXPECT_EQ(device_place(0, 2, 2, 4), 0) << "there are two spare ones";
+  EXPECT_EQ(device_place(1, 2, 0, 2), 1) << "there is none";
+  EXPECT_EQ(device_place(5, 8, 0, 4), 5) << "ranks share devices";
+}
+
 TEST(ChooseDevice, TheCpuIsAlwaysThere) {
   for (const VisibleDevices& visible : {kCpuBuild, kNone, kFour})
     EXPECT_EQ(chosen("cpu", 1, visible), "cpu");

@@ -15,6 +15,7 @@
 #include "lockstep/device/choose.h"
 #include "lockstep/device/current.h"
 #include "lockstep/device/event.h"
+#include "lockstep/device/failure.h"
 #include "lockstep/device/generator_state.h"
 #include "lockstep/device/memory.h"
 #include "lockstep/device/stream.h"
@@ -211,6 +212,38 @@ TEST_P(OnFakeDevices, GeneratorsGoOnWhereTheyWere) {
     const at::Tensor now = generator_state(cuda(last()));
     EXPECT_THROW(set_generator_state(cuda(last()), at::zeros({3})), InvalidArgument);
     EXPECT_TRUE(at::equal(generator_state(cuda(last())), now));
+  });
+}
+
+TEST_P(OnFakeDevices, AFailureIsToldFromOtherErrors) {
+  testing::expect_lone_ranks(1, [] {
+    FakeCuda::install({.devices = GetParam(), .failing_device = last(), .fails_at = 3});
+    set_current(cuda(last()));
+    try {
+      at::empty({int64_t{1} << 40}, at::kCUDA);
+      ADD_FAILURE() << "there is no such memory";
+    } catch (const std::exception& error) {
+      EXPECT_FALSE(device_failure(error)) << error.what();
+    }
+    const at::Tensor ones = at::full({4}, 1.0, at::kCUDA);  // its first operation
+    EXPECT_NO_THROW(throw_if_failed(cuda(last())));
+    ones.add_(1);
+    try {
+      ones.add_(1);
+      ADD_FAILURE() << "the device should have failed";
+    } catch (const std::exception& error) {
+      const auto failure = device_failure(error);
+      ASSERT_TRUE(failure) << error.what();
+      EXPECT_EQ(failure->device, cuda(last()));
+      EXPECT_EQ(failure->code, 700);
+      EXPECT_EQ(failure->what, "CUDA error: an illegal memory access was encountered");
+    }
+    EXPECT_THROW(throw_if_failed(cuda(last())), c10::AcceleratorError);
+    EXPECT_THROW(Event(cuda(last())).record(), c10::AcceleratorError);
+    EXPECT_NO_THROW(throw_if_failed(at::kCPU));
+    if (last() > 0) {
+      EXPECT_NO_THROW(at::full({4}, 1.0, cuda(0)).add_(1).cpu());
+    }
   });
 }
 

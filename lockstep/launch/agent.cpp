@@ -211,7 +211,8 @@ LaunchResult launch(const LaunchOptions& options) {
   SignalPipe signals;
   Console out(STDOUT_FILENO), err(STDERR_FILENO);
   LostOutput lost;
-  const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err, lost};
+  FailedDevices devices;
+  const AgentContext context{options, logs ? &*logs : nullptr, signals, out, err, lost, devices};
 
   try {
     const LaunchResult result = run(context);

@@ -40,7 +40,9 @@ struct LaunchResult {
 // returns on all of them once the ranks of all have ended, with the same exit code except for
 // signals to one of them. An agent that vanishes (killed, its host or link gone) is a failure of
 // the job, which the others notice by its connection, or within `silence`; ranks end with their
-// agent. With OnFailure::kRestart it is no failure: the others continue in a new generation if they
+// agent. With spare_nodes it is no failure where another host comes and takes its place, while the
+// other ranks go on; nor after all ranks have seen that all have done their last step (Recovery,
+// Trainer). With OnFailure::kRestart it is no failure: the others continue in a new generation if they
 // are enough, or wait for join_timeout until they are. An agent whose link was cut joins again when
 // it can. A late agent is part of the next generation, which starts by itself while hosts are
 // missing. SIGTERM to one of nodes > min_nodes agents, except the first, removes its host. When the

@@ -38,8 +38,9 @@ struct AgentMessage {
     kJoin,     // member: agent, introduction, nodes, min_nodes, run_id, port, seen,
                // restarts, job
     kRefused,  // leader: text; the member cannot join
-    kWait,     // leader: text; the member may be part of the next generation
-    // Leader: the plan of a new generation; its master has no host where that is the leader's.
+    kWait,     // leader: text; the member may be part of a later generation
+    // Leader: the plan of a new generation, or of a lost host's place in the running one; its
+    // master has no host where that is the leader's.
     kPlan,
     kReady,  // member: it has the plan and accepts no older one
     kStart,  // leader: all members have the plan; they start their ranks
@@ -73,7 +74,9 @@ struct AgentMessage {
   int restarts = 0;       // kJoin: restarts of all ranks so far, as far as the member knows
   bool finished = false;  // kEnded: all ranks ended by themselves, with 0
   bool well = false;      // kEnded: all ranks ended with 0, perhaps because they were told to
-  // KFailed: the agent itself was stopped for so long that its ranks were ended.
+  // kBeat, kEnded: all its ranks have seen that all ranks of the job have done their last step.
+  bool past_end = false;
+  // kFailed: the agent itself was stopped for so long that its ranks were ended.
   bool stood_still = false;
   bool lost_output = false;  // kEnded: log files lack output, and that makes the job fail
   std::string job = {};      // kJoin: its name, as the member knows it from a plan

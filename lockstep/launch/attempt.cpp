@@ -73,6 +73,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
                   on_failure_of(options_) == OnFailure::kShrink),
       sentinel_(ranks_ + options_.spare_ranks, !job_.peers.others_sleep_too()),
       strays_("LOCKSTEP_STORE=" + job_.node.store.to_string()),
+      past_end_(static_cast<size_t>(ranks_)),
       still_(static_cast<size_t>(ranks_)) {
   if (options_.simulate_failures) {
     // The drill's moments differ in every generation and on every host.
@@ -131,6 +132,7 @@ AttemptResult Attempt::run() {
 
 void Attempt::watch() {
   while (!supervisor_.done()) {
+    look_for_the_end();
     say_if_served();
     wait_for_events();
     look_for_exits();
@@ -250,6 +252,7 @@ void Attempt::say_if_served() {
 
 // Looks at all ranks at once, so that the right one of several dead ranks is blamed.
 void Attempt::look_for_exits() {
+  look_for_the_end();
   std::vector<RankExit> exits;
   for (int rank = 0; rank < ranks_; ++rank) {
     if (!supervisor_.running(rank)) continue;
@@ -270,7 +273,10 @@ void Attempt::look_for_exits() {
   excuse_who_waited(exits);
   const bool had_failed = supervisor_.failure().has_value();
   const int left_before = supervisor_.left_behind();
-  for (const RankExit& exit : exits) note_end(exit);
+  for (const RankExit& exit : exits) {
+    note_end(exit);
+    note_device(exit);
+  }
   const std::vector<SignalOrder> orders = supervisor_.on_exits(exits, Clock::now());
   const bool fails_now = !had_failed && supervisor_.failure();
   const bool left_behind = supervisor_.left_behind() > left_before;
@@ -291,6 +297,19 @@ void Attempt::look_for_exits() {
   if (ends) look_at_ranks();
   obey(orders);
   if (!had_failed && supervisor_.failure()) report_failure();
+}
+
+// A rank that has ended does not say so any more.
+void Attempt::look_for_the_end() {
+  using Presence = trace::CallBoard::Presence;
+  bool all = ranks_ > 0;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const Presence presence = board_.presence(rank);
+    if (presence != Presence::kEnded)
+      past_end_[static_cast<size_t>(rank)] = presence == Presence::kAllFinished;
+    all = all && past_end_[static_cast<size_t>(rank)];
+  }
+  job_.peers.set_past_end(all);
 }
 
 // Reports to this agent's output, the traces and the other agents.
@@ -345,6 +364,19 @@ void Attempt::note_end(const RankExit& exit) {
   RankSight& sight = sights_[rank];
   sight.end = describe_end(exit.status);
   sight.ended_badly = !exit.status.ok();
+}
+
+// The rank's next process, in whichever attempt, takes another device.
+void Attempt::note_device(const RankExit& exit) {
+  if (exit.well() || supervisor_.stopping()) return;
+  const Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
+  const ErrorNote note = error_note_of(worker.error_text());
+  if (note.device.empty()) return;
+  context_.devices.add(exit.local_rank);
+  const int rank = job_.node.first_rank + exit.local_rank;
+  context_.err.put(
+      -2, {failed_device_line(rank, name_in_role(options_.roles, rank), note.device, note.message)},
+      "");
 }
 
 void Attempt::look_at_board() {

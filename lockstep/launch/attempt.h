@@ -9,6 +9,7 @@
 
 #include "lockstep/core/secret.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/failed_devices.h"
 #include "lockstep/launch/launch_options.h"
 #include "lockstep/launch/log_folder.h"
 #include "lockstep/launch/node_plan.h"
@@ -35,6 +36,7 @@ struct AgentContext {
   Console& out;
   Console& err;
   LostOutput& lost;
+  FailedDevices& devices;
 };
 
 // The job, as the ranks of this host must know it. Everything outlives the attempt.
@@ -128,6 +130,8 @@ class Attempt {
   void look_at_ranks();  // once, before any rank is told to stop
   void note_end(const RankExit& exit);
   void look_at_board();  // for new reports of the ranks
+  void look_for_the_end();
+  void note_device(const RankExit& exit);
 
   const AgentContext& context_;
   const LaunchOptions& options_;
@@ -148,6 +152,7 @@ class Attempt {
   std::vector<std::unique_ptr<Worker>> former_;
   Strays strays_;
   std::vector<RankSight> sights_;   // by local rank
+  std::vector<bool> past_end_;      // by local rank: it has seen that all have done their last step
   std::vector<bool> handles_term_;  // by local rank, once looked_: it does not die of SIGTERM
   bool looked_ = false;             // the job has begun to end
   // A rank that is stopped while others wait for it in vain, or have continued without it.

@@ -63,8 +63,8 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   AttemptPlan plan;
   plan.node = job_.node;
   plan.interface_chosen = options_.nodes && !options_.nodes->interface.empty();
-  // At most one of the two is not zero: agent.h.
-  plan.restart_count = job_.node.restarts + supervisor_.restarts(rank);
+  // Of all ranks or, where ranks are replaced, of this one: agent.h.
+  plan.restart_count = job_.node.restarts + job_.node.moves + supervisor_.restarts(rank);
   plan.max_restarts = options_.max_restarts;
   plan.replaces = on_failure_of(options_) == OnFailure::kReplace;
   plan.shrinks = on_failure_of(options_) == OnFailure::kShrink;
@@ -79,6 +79,7 @@ Variables Attempt::variables_of(int rank, const std::string& error_file) {
   for (const RankCpus& bound : bound_)
     plan.default_threads = std::min(plan.default_threads, bound.threads);
   plan.memory_of_rank = allowed_memory(ranks_);
+  plan.spare_device = context_.devices.spare_of(rank);
   plan.terminal_columns = terminal_columns(context_.out, context_.err);
   return rank_variables(plan, rank, error_file, process_env());
 }

@@ -31,6 +31,8 @@ void Attempt::take_signal(int signal) {
   message.kind = AgentMessage::Kind::kSignal;
   message.number = signal == SIGPIPE ? SIGTERM : signal;
   leaves_ = leaves_ || (signal == SIGTERM && job_.peers.may_leave());
+  // It waits for another place, and the job does not need it.
+  leaves_ = leaves_ || (stops && lapsed_ && supervisor_.done());
   if (leaves_) {
     message.kind = AgentMessage::Kind::kLeave;
     message.text = signal_name(signal);

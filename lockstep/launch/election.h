@@ -71,6 +71,11 @@ class Election {
 
   enum class Standing { kLooking, kCandidate, kLeading, kDeposed, kResigned };
   Standing standing() const { return standing_; }
+  // While it leads: whether the lease may have run out, since it was not renewed, so that another
+  // agent may lead.
+  bool overdue(Time now) const {
+    return standing_ == Standing::kLeading && now >= renew_at_ + options_.lease * 2 / 3;
+  }
   // While it looks: the leader, as last seen; "": there is none, or it is unknown.
   const std::string& leader() const { return leader_; }
   // While it looks: whether there is no leader.

@@ -23,13 +23,20 @@ bool flag(const nlohmann::json& json, const char* name) {
   return found != json.end() && found->is_boolean() && found->get<bool>();
 }
 
+std::string word(const nlohmann::json& json, const char* name) {
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? clipped(found->get<std::string>()) : "";
+}
+
 }  // namespace
 
 bool leave_error_note(const ErrorNote& note, const EnvLookup& env) {
   const auto path = env("TORCHELASTIC_ERROR_FILE");
   if (!path || !env("LOCKSTEP_STORE")) return false;
-  const nlohmann::json json = {
-      {"message", note.message}, {"complete", note.complete}, {"consequence", note.consequence}};
+  const nlohmann::json json = {{"message", note.message},
+                               {"complete", note.complete},
+                               {"consequence", note.consequence},
+                               {"device", note.device}};
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const UniqueFd file(::open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   return file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -41,7 +48,7 @@ ErrorNote error_note_of(std::string_view text) {
     const auto& message = json["message"];
     if (message.is_string())
       return {clipped(message.get<std::string>()), flag(json, "complete"),
-              flag(json, "consequence")};
+              flag(json, "consequence"), word(json, "device")};
     if (message.is_object() && message.contains("message") && message["message"].is_string())
       return {.message = clipped(message["message"].get<std::string>())};
   }

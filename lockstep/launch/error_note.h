@@ -15,6 +15,7 @@ struct ErrorNote {
   // nothing.
   bool complete = false;
   bool consequence = false;  // of another rank's failure, which must be reported instead
+  std::string device = {};   // "cuda:1": that device failed (device/failure.h); "": none
 };
 
 // Leaves the note for the agent. Returns false where no Lockstep agent exists, or the file cannot

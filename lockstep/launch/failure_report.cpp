@@ -131,6 +131,14 @@ std::string restart_line(int rank, const std::string& role, const ExitStatus& st
          "\n";
 }
 
+std::string failed_device_line(int rank, const std::string& role, const std::string& device,
+                               const std::string& what) {
+  return "[lockstep] rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") +
+         " lost its device " + device + ": " + what +
+         "; if it is started again, it takes a device of this host that no rank has, where there "
+         "is one\n";
+}
+
 std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,
                             const std::string& what) {
   return "[lockstep] rank " + std::to_string(rank) + (role.empty() ? "" : " (" + role + ")") +

@@ -48,6 +48,11 @@ std::string done_line(int rank, const std::string& role, const ExitStatus& statu
 // The same for a rank that is not replaced: "...; the others go on without it".
 std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 
+// "[lockstep] rank 0 (ps 0) lost its device cuda:1: CUDA error: ...": for a rank that ended for that
+// reason.
+std::string failed_device_line(int rank, const std::string& role, const std::string& device,
+                               const std::string& what);
+
 // "[lockstep] rank 0 (ps 0) stands still (SIGSTOP), pid 42, and others gave up waiting for it: it
 // is killed".
 std::string still_rank_line(int rank, const std::string& role, const std::string& by, int pid,

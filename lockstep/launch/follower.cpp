@@ -27,9 +27,9 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       if (state_ == State::kJoining) refusal_ = message.text;
       break;
     case Kind::kWait:
-      if (state_ != State::kJoining) break;
+      if (state_ != State::kJoining && state_ != State::kWaiting) break;
       state_ = State::kWaiting;
-      step.hear.push_back(message);
+      if (!std::exchange(heard_wait_, true)) step.hear.push_back(message);
       break;
     case Kind::kPlan:
       if (message.plan.generation > seen() && state_ != State::kRunning) {
@@ -47,7 +47,7 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       if (message.generation != seen()) break;
       if (state_ == State::kReady) {
         state_ = State::kRunning;
-        stopped_ = false;
+        stopped_ = past_end_ = false;
         for (Formation& formation : join_.known)
           formation.begun = formation.begun || formation.generation == seen();
         join_.known = newest_formations(std::move(join_.known), {});
@@ -92,6 +92,7 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
 
 AgentMessage Follower::tell(AgentMessage message) {
   message.generation = seen();
+  message.past_end = past_end_;
   if (message.kind == Kind::kEnded) state_ = State::kEnded;
   const bool to_be_answered =
       message.kind == Kind::kEnded ||
@@ -107,8 +108,11 @@ AgentMessage Follower::beat() const {
     case State::kReady:
       return about(Kind::kReady, seen());
     case State::kRunning:
-    case State::kEnded:
-      return unanswered_.value_or(about(Kind::kBeat, seen()));
+    case State::kEnded: {
+      AgentMessage message = unanswered_.value_or(about(Kind::kBeat, seen()));
+      message.past_end = past_end_;
+      return message;
+    }
     default:
       return {};
   }

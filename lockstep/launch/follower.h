@@ -37,6 +37,8 @@ class Follower {
   const std::vector<Formation>& known() const { return join_.known; }
   // Sets the introduction's endpoint.
   void set_endpoint(int endpoint) { join_.endpoint = endpoint; }
+  // Whether all ranks here have seen that all ranks of the job have done their last step.
+  void set_past_end(bool past_end) { past_end_ = past_end; }
   void set_port(uint16_t port) { join_.port = port; }
   void set_address(const std::string& address) { join_.introduction.address = address; }
 
@@ -51,6 +53,8 @@ class Follower {
   AgentMessage join_;
   State state_ = State::kJoining;
   NodePlan plan_;
+  bool heard_wait_ = false;
+  bool past_end_ = false;
   bool stopped_ = false;  // it was told to stop its ranks
   std::optional<AgentMessage> unanswered_;
   std::string refusal_;

@@ -27,8 +27,8 @@ TEST(Generations, OneFormsAndTheJobIsDoneWhenNothingGoesWrong) {
 }
 
 // Runs random jobs with random failures. Prints what happened, and the seed of a failing schedule.
-void run_schedules(Lead lead, int schedules) {
-  int generations = 0, done = 0, failed = 0, leaders = 0;
+void run_schedules(Lead lead, int schedules, bool spares = false) {
+  int generations = 0, done = 0, failed = 0, leaders = 0, moves = 0;
   int64_t messages = 0;
   for (int seed = 1; seed <= schedules; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed));
@@ -48,6 +48,12 @@ void run_schedules(Lead lead, int schedules) {
     job.max_restarts = from_to(0, 4);
     job.work = milliseconds(from_to(100, 40'000));
     job.last_call = milliseconds(from_to(0, 8'000));
+    if (spares) {
+      job.spares = from_to(1, 2);
+      job.hosts = std::max(job.hosts, 1 + job.spares);
+      job.min = job.hosts - job.spares;
+      job.on_failure = OnFailure::kReplace;
+    }
     Weather weather;
     weather.loss = any(0.4);
     weather.twice = any(0.5);
@@ -55,8 +61,8 @@ void run_schedules(Lead lead, int schedules) {
     weather.crash = any(0.03);
     weather.comes_back = 0.7;
     weather.cut = any(0.03);
-    weather.rank_dies = any(0.5);
-    weather.leaves = any(0.01);
+    weather.rank_dies = any(spares ? 0.02 : 0.5);
+    weather.leaves = spares ? 0 : any(0.01);
     weather.away = any(0.05);
     weather.until = seconds(from_to(5, 120));
     World world(job, weather, static_cast<uint64_t>(seed));
@@ -65,12 +71,14 @@ void run_schedules(Lead lead, int schedules) {
     done += world.done();
     failed += world.failed();
     leaders += world.leaders();
+    moves += world.moves();
     messages += world.messages();
   }
   std::printf(
-      "[ measured ] %d schedules: %d generations, %d leaders, %d agents ended well, %d with a "
-      "message, %lld messages\n",
-      schedules, generations, leaders, done, failed, static_cast<long long>(messages));
+      "[ measured ] %d schedules: %d generations, %d leaders, %d moves, %d agents ended well, %d "
+      "with a message, %lld messages\n",
+      schedules, generations, leaders, moves, done, failed, static_cast<long long>(messages));
+  EXPECT_EQ(moves > schedules / 10, spares) << moves << " hosts were replaced";
   EXPECT_GT(generations, schedules) << "jobs are started anew";
   EXPECT_GT(leaders, schedules);
   EXPECT_GT(done, schedules / 2) << "many get done";
@@ -83,6 +91,14 @@ TEST(Generations, WhateverIsLostOneWinsIsEqualEverywhereAndEnds) {
 
 TEST(Generations, WhoeverIsElectedOneWinsIsEqualEverywhereAndEnds) {
   run_schedules(Lead::kElected, long_tests() ? 100'000 : 1'000);
+}
+
+TEST(Generations, WhateverIsLostSparesTakeFreePlacesOnly) {
+  run_schedules(Lead::kFirst, long_tests() ? 100'000 : 1'000, /*spares=*/true);
+}
+
+TEST(Generations, WhoeverIsElectedSparesTakeFreePlacesOnly) {
+  run_schedules(Lead::kElected, long_tests() ? 100'000 : 1'000, /*spares=*/true);
 }
 
 TEST(Generations, WithAStandbyOneWinsIsEqualEverywhereAndEnds) {

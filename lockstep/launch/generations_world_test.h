@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,7 @@ enum class Lead {
 struct JobOptions {
   Lead lead = Lead::kFirst;
   int hosts = 3, min = 3;
+  int spares = 0;     // of the hosts; then those that are lost are replaced
   int endpoints = 1;  // kStandby: more
   OnFailure on_failure = OnFailure::kRestart;
   int max_restarts = 3;
@@ -93,6 +95,7 @@ class World {
   int done() const { return done_; }      // agents that succeeded
   int failed() const { return failed_; }  // agents that failed with a message
   int leaders() const { return leaders_; }
+  int moves() const { return moves_; }  // places that another host got while the others ran
 
  private:
   struct Process {
@@ -113,6 +116,7 @@ class World {
     Time ranks_until{};               // of the lost agent that led
     std::optional<Time> alone_since;  // since when no agent of an earlier endpoint can be reached
     int runs = -1;                    // the generation that runs; -1: none
+    int place = -1;                   // of the host, in that case
     int of = -1;                      // the process that made its plan
     uint64_t life = 0;                // of its ranks
   };
@@ -132,6 +136,7 @@ class World {
   bool chance(double p) {
     return p > 0 && std::uniform_real_distribution<double>(0, 1)(random_) < p;
   }
+  int nodes() const { return job_.hosts - job_.spares; }
   bool stormy() const { return now_ < Time{} + weather_.until; }
   Process& process(int number) { return *processes_[static_cast<size_t>(number)]; }
 
@@ -217,8 +222,9 @@ class World {
 
   void lead(Process& p) {
     LeaderOptions options;
-    options.nodes = job_.hosts;
+    options.nodes = nodes();
     options.min_nodes = job_.min;
+    options.spare_nodes = job_.spares;
     options.on_failure = job_.on_failure;
     options.max_restarts = job_.max_restarts;
     options.join_timeout = job_.join_timeout;
@@ -241,6 +247,9 @@ class World {
   }
 
   void step_down(Process& p) {
+    p.seen = std::max(p.seen, p.leader->generation());
+    for (const auto& [member, number] : members_)
+      if (process(number).leads == p.number && process(number).member == member) close(p, member);
     retired_.push_back(std::move(p.leader));
     p.introduced = false;
     lose(p);
@@ -272,10 +281,13 @@ class World {
       return step_down(p);
     }
     if (p.election->standing() != Election::Standing::kLeading) return;
+    if (p.leader->others_may_begin() && p.election->overdue(now_)) return step_down(p);
     if (!p.introduced) {
       ++leaders_;
       p.introduced = true;
       p.leader->skip_to(p.election->newest());
+      if (p.election->newest() > p.seen)
+        p.leader->wait_until(ranks_gone_by(now_, seconds(1), kGrace));
       introduce(p);
     }
     if (const auto generation = p.leader->to_claim()) {
@@ -359,7 +371,7 @@ class World {
     join.kind = Kind::kJoin;
     join.agent = "agent" + std::to_string(p.number);
     join.introduction = {-1, "host" + std::to_string(p.host), "", p.number, 2};
-    join.nodes = job_.hosts;
+    join.nodes = nodes();
     join.min_nodes = job_.min;
     join.seen = p.seen;
     join.known = p.known;
@@ -421,7 +433,18 @@ class World {
 
   void hear_leader(int number, Leader::Member from, const AgentMessage& message) {
     Process& p = process(number);
+    // LeadingAgent closes the connection of an agent that it has given up.
+    if (from != Leader::kSelf && message.kind != Kind::kJoin && !p.leader->present(from))
+      return close(p, from);
     dispatch(p, p.leader->on_message(from, message, "10.0.0." + std::to_string(from), now_));
+  }
+
+  // Closes the connection of a member.
+  void close(const Process& leader, Leader::Member member) {
+    carry(leader.host, process(members_.at(member)).host, [this, member] {
+      Process& other = process(members_.at(member));
+      if (other.alive && !other.ended && other.member == member && other.leads >= 0) lose(other);
+    });
   }
 
   void dispatch(Process& p, const Leader::Sends& sends) {
@@ -496,9 +519,14 @@ class World {
 
   void begin(Process& p, const NodePlan& plan) {
     if (p.runs >= 0) fail("a generation begins while another runs");
-    check_that_no_older_one_runs(plan.generation);
-    check_plan(p, plan);
+    if (plan.joins < 0) {
+      check_that_no_older_one_runs(plan.generation);
+      check_plan(p, plan);
+    } else {
+      check_move(p, plan);
+    }
     p.runs = plan.generation;
+    p.place = plan.node_rank;
     p.of = p.leads;
     const uint64_t life = ++p.life;
     const bool dies = stormy() && chance(weather_.rank_dies);
@@ -546,7 +574,7 @@ class World {
     p.lost = true;
     p.ranks_until = silent ? ranks_gone_by(now_, seconds(1), kGrace) : Time{};
     ++p.life;
-    if (job_.on_failure != OnFailure::kRestart) return end(p, false);
+    if (job_.on_failure != OnFailure::kRestart && job_.spares == 0) return end(p, false);
     if (p.election) p.election->look(now_);
     // Its ranks are stopped before it looks for another leader. It checks the time every second.
     at(now_ + milliseconds(below(static_cast<int>((kGrace - seconds(1)).count()))),
@@ -566,6 +594,7 @@ class World {
     Process& p = process(number);
     if (!p.alive || p.ended) return;
     if (p.leader) {
+      if (p.introduced && p.leader->asks()) say(p, p.follower->beat());
       if (p.introduced) dispatch(p, p.leader->on_time(now_));
       hold(p);
       look_at_other_endpoints(p);
@@ -624,10 +653,36 @@ class World {
     }
   }
 
-  // If one end of a link has not heard from the other, the reverse holds too, as over TCP. Where
-  // single messages are lost, an agent may learn much later that it was given up.
+  // An agent that gets a lost host's place has the plan of the others, and the place is free.
+  void check_move(const Process& p, const NodePlan& plan) {
+    ++moves_;
+    const auto begun = plans_.find({p.leads, plan.joins});
+    if (begun == plans_.end() || plan.joins >= plan.generation)
+      return fail("a host joins generation " + std::to_string(plan.joins) + ", which never began");
+    const NodePlan& other = begun->second.plan;
+    if (other.nodes != plan.nodes || other.world_size != plan.world_size ||
+        other.restarts != plan.restarts || other.master.host != plan.master.host ||
+        plan.first_rank != 2 * plan.node_rank || plan.local_ranks != 2 || plan.moves < 1)
+      fail("another plan for a place of generation " + std::to_string(plan.joins));
+    if (!lives_.insert({p.leads, plan.node_rank, plan.generation}).second)
+      fail("two lives of one place have one number");
+    newest_[p.number] = plan.generation;
+    if (late_news()) return;
+    for (const auto& one : processes_) {
+      if (one->alive && !one->ended && one->runs >= 0 && one->of == p.leads &&
+          one->place == plan.node_rank)
+        fail("ranks of place " + std::to_string(plan.node_rank) + " run on hosts " +
+             std::to_string(one->host) + " and " + std::to_string(p.host));
+    }
+  }
+
+  // Whether an agent may learn much later than its leader that it was given up, since single
+  // messages are lost.
+  bool late_news() const { return weather_.loss > 0 || weather_.slowest_ms > 1; }
+
+  // If one end of a link has not heard from the other, the reverse holds too, as over TCP.
   void check_that_no_older_one_runs(int generation) {
-    if (generation == 0 || weather_.loss > 0 || weather_.slowest_ms > 1) return;
+    if (generation == 0 || late_news()) return;
     if (job_.lead == Lead::kStandby) return;  // jobs that begin from nothing are others
     for (const auto& other : processes_) {
       if (other->alive && !other->ended && other->runs >= 0 && other->runs < generation)
@@ -672,12 +727,13 @@ class World {
   };
   std::map<std::pair<int, int>, Generation> plans_;  // by leader and number
   std::map<std::pair<int, int>, std::set<int>> planned_;
+  std::set<std::tuple<int, int, int>> lives_;  // by leader, place and number
   std::map<int, int> on_host_;
   std::map<int, int> newest_;
   std::set<int> over_;
   std::string trouble_;
   milliseconds met_{0};
-  int messages_ = 0, done_ = 0, failed_ = 0, leaders_ = 0, first_hosts_ = 0;
+  int messages_ = 0, done_ = 0, failed_ = 0, leaders_ = 0, first_hosts_ = 0, moves_ = 0;
 };
 
 }  // namespace generations_world

@@ -85,6 +85,7 @@ JobEnvironment read_lockstep(const EnvLookup& env, const std::string& store) {
   JobEnvironment job = read_ranks(env, Launcher::kLockstep, "LOCKSTEP_STORE");
   job.store = parse_host_port(store);
   job.own_restarts = read_int(env, "LOCKSTEP_RESTART_COUNT", 0);
+  job.generation = read_int(env, "LOCKSTEP_GENERATION", 0).value_or(0);
   const auto on_failure = env("LOCKSTEP_ON_FAILURE");
   job.replaces = on_failure == "replace";
   job.shrinks = on_failure == "shrink";

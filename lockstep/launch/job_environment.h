@@ -38,8 +38,12 @@ struct JobEnvironment {
   int local_world_size = 1;
   int node_rank = 0;
   int restart_count = 0;  // of all ranks, or of this rank alone
-  // LOCKSTEP_RESTART_COUNT: how often this rank was restarted alone, where its role has restarts.
+  // LOCKSTEP_RESTART_COUNT: how often this rank was restarted alone, where its role has restarts or
+  // ranks are replaced.
   std::optional<int> own_restarts;
+  // LOCKSTEP_GENERATION, from 0: where ranks are replaced, two processes of a rank differ in it, if
+  // they were on two hosts, or in own_restarts.
+  int generation = 0;
   bool replaces = false;           // LOCKSTEP_ON_FAILURE=replace: dead ranks are replaced alone
   bool shrinks = false;            // LOCKSTEP_ON_FAILURE=shrink: others go on without dead ranks
   std::optional<HostPort> store;   // LOCKSTEP_STORE: Lockstep's own store, served by the agent

@@ -1,5 +1,6 @@
 #include "lockstep/launch/joined_agent.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,10 +77,16 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   if (plan()) {
     AgentMessage stop;
     stop.kind = Kind::kStop;
+    if (nodes_.spare_nodes > 0) {
+      // Other ranks may take their places at once.
+      stop.kind = Kind::kSignal;
+      stop.number = SIGKILL;
+    }
     hear(stop);
   }
-  // An agent that is joining tries again, and so does one whose ranks may be restarted.
-  if (!for_good && (!plan() || on_failure_of(options_) == OnFailure::kRestart)) {
+  // An agent that is joining tries again, and so does one whose host may have ranks again.
+  const bool comes_back = on_failure_of(options_) == OnFailure::kRestart || nodes_.spare_nodes > 0;
+  if (!for_good && (!plan() || comes_back)) {
     set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
     return;
   }

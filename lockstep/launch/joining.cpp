@@ -258,7 +258,9 @@ class Joining {
     former_.seen = peers.seen();
     former_.known = peers.known();
     former_.ranks_until = std::max(former_.ranks_until, peers.lost_ranks_until());
-    if (led_by_another && !former_.lost.empty()) former_.lost = peers.lost();
+    // One that waited, as a spare, knows as well that the job runs.
+    const bool runs = !former_.lost.empty() || !peers.waits().empty();
+    if (led_by_another && runs) former_.lost = peers.lost();
     // However long the meeting took, the search for the next one starts now.
     deadline_ = Deadline::after(nodes_.join_timeout);
     refused_since_.reset();
@@ -332,8 +334,9 @@ class Joining {
 
   [[noreturn]] void say_that_it_is_gone() const {
     fail("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
-         "; nobody leads the job any more, start it again (another agent would with a second "
-         "--rdzv-endpoint HOST:PORT,HOST:PORT, or --rdzv-backend etcd)");
+         "; nobody leads the job any more, start it again (another agent would with " +
+         (nodes_.spare_nodes > 0 ? "" : "a second --rdzv-endpoint HOST:PORT,HOST:PORT, or ") +
+         "--rdzv-backend etcd)");
   }
 
   void say_why_it_waits(const Peers& peers) {

@@ -36,6 +36,7 @@ void check(const LaunchOptions& options) {
   if (options.on_failure == OnFailure::kReplace && options.max_restarts == 0)
     refuse("on-failure replace needs max-restarts: how often a rank may be replaced");
   check_spare_ranks(options);
+  check_spare_nodes(options);
   check_roles(options.roles);
   if (!options.roles.empty() && !options.nodes && rank_count(options.roles) != options.nproc)
     refuse(std::to_string(options.nproc) + " ranks asked for, but the roles have " +
@@ -82,6 +83,23 @@ void check_spare_ranks(const LaunchOptions& options) {
         given + " does not go with " + std::string(kLocalRankMacro) +
         " in the command line (--no-use-env puts it there): a spare is started before it has "
         "a rank; let the program read LOCAL_RANK after init()");
+}
+
+void check_spare_nodes(const LaunchOptions& options) {
+  if (!options.nodes || options.nodes->spare_nodes == 0) return;
+  const NodesOptions& nodes = *options.nodes;
+  const std::string given = "--spare-nodes=" + std::to_string(nodes.spare_nodes);
+  const auto refuse = [&](const std::string& why) { throw InvalidArgument(given + why); };
+  if (nodes.spare_nodes < 0) refuse(": expected a number of hosts");
+  if (on_failure_of(options) != OnFailure::kReplace)
+    refuse(" needs --on-failure=replace: a spare host takes a lost one's place");
+  if (nodes.min_nodes > 0 && nodes.min_nodes < nodes.nodes)
+    refuse(" contradicts --nnodes=" + std::to_string(nodes.min_nodes) + ":" +
+           std::to_string(nodes.nodes) + ", which goes on with fewer hosts; give one of them");
+  if (nodes.server == NodesOptions::Server::kWhoeverCan && nodes.endpoints.size() > 1)
+    refuse(
+        " does not go with a second --rdzv-endpoint: spare hosts would change who has the "
+        "majority; use --rdzv-backend etcd, which elects the agent that leads");
 }
 
 std::optional<OnFailure> parse_on_failure(const std::string& text, int max_restarts) {

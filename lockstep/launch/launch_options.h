@@ -34,7 +34,8 @@ enum class OnFailure {
   kStop,     // the job ends
   kRestart,  // all ranks are restarted, on the hosts that are present then
   // A rank that fails is replaced, alone; the others continue and meet its replacement
-  // (comm/communicator.h, reform()).
+  // (comm/communicator.h, reform()). With NodesOptions::spare_nodes a host that is lost is replaced
+  // as well.
   kReplace,
   // The others continue without a rank that fails (shrink()), as long as any are left; the job
   // succeeds if the remaining ranks do. On one host only.
@@ -66,6 +67,12 @@ struct LOCKSTEP_API NodesOptions {
   Server server = Server::kThis;  // as this agent sees it
   int nodes = 1;                  // hosts with ranks; with min_nodes below, the maximum
   int min_nodes = 0;              // this many suffice; 0: all
+  // With kReplace, not 0: more hosts than `nodes` may come, at any time, and wait; so many are
+  // expected. Where one with ranks is lost, except the first agent's, one that waits and may have as
+  // many ranks takes its place: the ranks of the others go on and meet its ranks
+  // (Communicator::reform()). Any `nodes` of the hosts begin the job; those with the lowest numbers,
+  // where they come in time.
+  int spare_nodes = 0;
   // This host's number, from 0, for the order of ranks; nullopt on every host: they are ordered by
   // name (node2 before node10).
   std::optional<int> number;
@@ -161,6 +168,8 @@ struct LaunchOptions {
 LOCKSTEP_API void check(const LaunchOptions& options);
 // Throws InvalidArgument where spare_ranks conflicts with the other options.
 LOCKSTEP_API void check_spare_ranks(const LaunchOptions& options);
+// Throws InvalidArgument where nodes->spare_nodes conflicts with the other options.
+LOCKSTEP_API void check_spare_nodes(const LaunchOptions& options);
 // The macro in arguments that substitute_local_rank replaces.
 inline constexpr std::string_view kLocalRankMacro = "${local_rank}";
 // What follows a failure: `on_failure`, or its default.

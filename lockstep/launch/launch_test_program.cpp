@@ -203,6 +203,22 @@ int outwait(const std::string& behaviour) {
   return 0;
 }
 
+// A rank that has seen that all ranks have done their last step, and has something left to do until
+// the folder has a file "end".
+int past_the_end(const std::string& folder) {
+  const JobEnvironment job = read_job_environment(process_env());
+  auto board = trace::CallBoard::inherit(process_env());
+  if (!board) throw std::runtime_error("no board");
+  board->enter(job.local_rank, static_cast<uint32_t>(::getpid()));
+  board->set_presence(job.local_rank, trace::CallBoard::Presence::kAllFinished);
+  std::printf("rank %d is past the end\n", job.rank);
+  std::fflush(stdout);
+  const Deadline deadline = Deadline::seconds(100);
+  while (!std::filesystem::exists(folder + "/end") && !deadline.expired())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return deadline.expired() ? 1 : 0;
+}
+
 int spawn_as_told(const std::string& behaviour) {
   if (behaviour == "nested") {
     return spawn(2, [] { spawn(2, [] {}); }).exit_code;
@@ -241,6 +257,7 @@ int main_of_test(const std::vector<std::string>& words) {
   if (words.size() == 2 && words[0] == "rank") return rank(words[1]);
   if (words.size() == 3 && words[0] == "spare-rank") return spare_rank(words[1], words[2]);
   if (words.size() == 2 && words[0] == "outwait") return outwait(words[1]);
+  if (words.size() == 2 && words[0] == "past-the-end") return past_the_end(words[1]);
   if (words.size() == 1 && words[0] == "role") return play_role();
   if (words.size() == 2 && words[0] == "spawn") return spawn_as_told(words[1]);
   return 64;

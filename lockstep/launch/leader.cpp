@@ -57,10 +57,19 @@ AgentMessage Leader::about(Kind kind) const {
   return message;
 }
 
+AgentMessage Leader::about(Kind kind, const Agent& agent) {
+  AgentMessage message;
+  message.kind = kind;
+  message.generation = agent.plan.generation;
+  return message;
+}
+
 Leader::Sends Leader::to_all(const AgentMessage& message, std::optional<Member> but) const {
   Sends sends;
   for (const auto& [member, agent] : agents_) {
-    if (!agent.lost && member != but) sends.push_back({member, message});
+    if (agent.lost || member == but) continue;
+    sends.push_back({member, message});
+    if (agent.member) sends.back().message.generation = agent.plan.generation;
   }
   return sends;
 }
@@ -69,14 +78,16 @@ Leader::Sends Leader::to_all(const AgentMessage& message, std::optional<Member> 
 AgentMessage Leader::word_to(const Agent& agent) const {
   if (phase_ == Phase::kOver) return over_;
   if (phase_ == Phase::kMeeting) return {};
-  if (!agent.member) {
+  if (!agent.member && !agent.candidate) {
     AgentMessage wait = about(Kind::kWait);
-    wait.text = "the job runs on " + count_of(size_.hosts, "host") + ", and may have " +
-                std::to_string(options_.nodes) + "; this one waits until they begin anew";
+    wait.text = "the job runs on " + count_of(size_.hosts, "host");
+    wait.text += has_spares() ? "; this one is a spare, and takes the place of one that is lost"
+                              : ", and may have " + std::to_string(options_.nodes) +
+                                    "; this one waits until they begin anew";
     return wait;
   }
-  if (phase_ == Phase::kProposing && !agent.ready) {
-    AgentMessage plan = about(Kind::kPlan);
+  if ((phase_ == Phase::kProposing || agent.candidate) && !agent.ready) {
+    AgentMessage plan = about(Kind::kPlan, agent);
     plan.plan = agent.plan;
     if (options_.endpoints > 1) {
       plan.known = known_;
@@ -84,10 +95,11 @@ AgentMessage Leader::word_to(const Agent& agent) const {
     }
     return plan;
   }
-  if (phase_ == Phase::kRunning && !agent.started) return about(Kind::kStart);
-  if (phase_ == Phase::kStopping && !agent.ended) return stop_order();
+  if (!agent.member) return {};
+  if (phase_ == Phase::kRunning && !agent.started) return about(Kind::kStart, agent);
+  if (phase_ == Phase::kStopping && !agent.ended) return stop_order(agent);
   if (phase_ == Phase::kRunning && services_stopped_ && !agent.ended)
-    return about(Kind::kStopServices);
+    return about(Kind::kStopServices, agent);
   return {};
 }
 
@@ -101,7 +113,9 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   if (phase_ == Phase::kOver) return from == kSelf ? Sends{} : Sends{{from, over_}};
   if (message.kind == Kind::kSignal) return on_signal(from, agent, message.number, now);
   if (message.kind == Kind::kLeave) return on_leave(from, message.text, now);
-  if (!agent.member || message.generation != generation_) return {};
+  if (message.generation != agent.plan.generation) return {};
+  if (agent.candidate && message.kind == Kind::kReady) return take_place(from, now);
+  if (!agent.member) return {};
   if (message.kind == Kind::kReady) {
     if (phase_ != Phase::kProposing) return {{from, word_to(agent)}};
     if (agent.ready) return {};  // the agent reports it with every beat
@@ -111,8 +125,10 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   }
   if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return {};
   agent.started = true;
+  agent.past_end = message.past_end;
   switch (message.kind) {
     case Kind::kFailed: {
+      if (gives_place_up(agent, message)) return {};
       Cause cause{.time = now, .member = from};
       if (message.failure) {
         blame(cause, *message.failure, name_of(agent));
@@ -132,7 +148,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
     case Kind::kEnded:
       return agent.ended ? Sends{} : on_ended(from, message, now);
     default:
-      return {};
+      return tend_vacancies(now);
   }
 }
 
@@ -174,6 +190,7 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   if (phase_ == Phase::kRunning) begin_to_stop(now, cause.asked);
   // Ranks that are being stopped for newcomers have no cause yet.
   if (causes_.empty()) causes_.push_back(std::move(cause));
+  append(sends, go_on_if_all_ended(now));
   return sends;
 }
 
@@ -196,6 +213,14 @@ Leader::Sends Leader::on_leave(Member from, const std::string& why, Time now) {
 
 Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time now) {
   Agent& agent = agents_.at(from);
+  if (!agent.gives_up.empty() && phase_ == Phase::kRunning) {
+    vacate(from, loss_of(from, agent.gives_up, now), now);
+    return tend_vacancies(now);
+  }
+  // No failure was reported, and ranks are missing.
+  if (replaces() && phase_ == Phase::kRunning && causes_.empty() && !message.failure &&
+      !message.finished && !message.well)
+    causes_.push_back(loss_of(from, "ended its ranks before they were done", now));
   serve(agent);
   agent.ended = true;
   agent.finished = message.finished;
@@ -213,6 +238,7 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
     sights_.push_back(std::move(sight));
   }
   Sends sends = stop_services_if_all_served();
+  if (phase_ == Phase::kRunning && !causes_.empty()) append(sends, stop(from, now, false));
   append(sends, go_on_if_all_ended(now));
   return sends;
 }
@@ -233,13 +259,14 @@ Leader::Sends Leader::fail(Cause cause, Time now) {
 }
 
 void Leader::begin_to_stop(Time now, bool asked) {
+  close_vacancies();
   phase_ = Phase::kStopping;
   stop_asked_ = asked;
   answer_by_ = now + (asked ? options_.stop_grace : options_.grace) + kStopSlack;
 }
 
-AgentMessage Leader::stop_order() const {
-  AgentMessage order = about(Kind::kStop);
+AgentMessage Leader::stop_order(const Agent& agent) const {
+  AgentMessage order = about(Kind::kStop, agent);
   order.number = stop_asked_ ? SIGTERM : 0;
   return order;
 }
@@ -249,7 +276,7 @@ Leader::Sends Leader::stop(std::optional<Member> but, Time now, bool asked) {
   next_beat_ = now + options_.beat;
   Sends sends;
   for (const auto& [member, agent] : agents_) {
-    if (agent.member && !agent.lost && member != but) sends.push_back({member, stop_order()});
+    if (agent.member && !agent.lost && member != but) sends.push_back({member, stop_order(agent)});
   }
   return sends;
 }
@@ -276,19 +303,44 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
     plan_to_take_in(now);
     return {};
   }
+  Cause cause = loss_of(member, "vanished: " + how, now);
+  if (phase_ == Phase::kRunning && replaces() && !(agent.ended && !agent.finished)) {
+    const bool done = agent.ended;
+    lost_output_ = lost_output_ || agent.lost_output;
+    if (!done) vacate(member, std::move(cause), now);
+    forget(member);
+    return done ? Sends{} : tend_vacancies(now);
+  }
   agent.lost = true;
   by_id_.erase(agent.id);
   pending_ -= agent.ended ? 0 : 1;
   serve(agent);
   if (agent.leaving) return go_on_if_all_ended(now);
+  return fail(std::move(cause), now);
+}
+
+// Whether it has ended its ranks for a reason of its own, so that its place is free once they have
+// ended: it was stopped for too long, or could not start them where it took a place.
+bool Leader::gives_place_up(Agent& agent, const AgentMessage& failed) const {
+  if (!has_spares() || phase_ != Phase::kRunning || failed.failure) return false;
+  if (failed.stood_still) {
+    agent.gives_up = "was stopped, and has ended its ranks";
+  } else if (agent.plan.joins >= 0) {
+    agent.gives_up = "could not start its ranks: " + failed.text;
+    agent.unfit = true;
+  }
+  return !agent.gives_up.empty();
+}
+
+Leader::Cause Leader::loss_of(Member member, const std::string& how, Time now) const {
+  const Agent& agent = agents_.at(member);
   // The time of the loss, not of its detection: its peers' reactions may have been found first.
-  return fail({.time = std::min(agent.heard, now),
-               .weight = kLostAgent,
-               .member = member,
-               .text = "the agent on " + name_of(agent) + " (" + agent.introduction.address + ", " +
-                       ranks_of(agent) + ") vanished: " + how,
-               .host_gone = true},
-              now);
+  return {.time = std::min(agent.heard, now),
+          .weight = kLostAgent,
+          .member = member,
+          .text = "the agent on " + name_of(agent) + " (" + agent.introduction.address + ", " +
+                  ranks_of(agent) + ") " + how,
+          .host_gone = true};
 }
 
 Leader::Sends Leader::on_trouble(const std::string& what, Time now) {
@@ -344,7 +396,7 @@ Leader::Sends Leader::end(const Cause* cause) {
     over_.failure = cause->worker;
     over_.text = cause->worker ? format_failure(*cause->worker, size_.ranks)
                                : "[lockstep] " + cause->text + "\n";
-  } else if (std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+  } else if (lost_output_ || std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
                return entry.second.member && entry.second.lost_output;
              })) {
     over_.exit_code = 1;  // each agent has reported its lost output
@@ -364,7 +416,7 @@ Leader::Sends Leader::stop_services_if_all_served() {
   services_stopped_ = true;
   Sends sends;
   for (const auto& [member, agent] : agents_) {
-    if (agent.member && !agent.ended) sends.push_back({member, about(Kind::kStopServices)});
+    if (agent.member && !agent.ended) sends.push_back({member, about(Kind::kStopServices, agent)});
   }
   return sends;
 }
@@ -378,6 +430,7 @@ Leader::Sends Leader::on_time(Time now) {
                              now));
   append(sends, form_if_enough(now));
   append(sends, take_newcomers_in(now));
+  append(sends, tend_vacancies(now));
   if (phase_ == Phase::kOver) return sends;
   if (now >= next_beat_) {
     next_beat_ = now + options_.beat;

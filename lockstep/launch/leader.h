@@ -1,12 +1,14 @@
 // Leader: the first agent's decisions for all agents of a job: when enough of them are there, which
 // ranks each host has, that a failure on any host stops the ranks on all, whether all are then
-// restarted and on which hosts, when services have no ranks left to serve, and which failure was
-// the first.
+// restarted and on which hosts, which host takes the place of one that is lost, when services have
+// no ranks left to serve, and which failure was the first.
 //
 // A generation is the ranks that run together. It forms in two steps: every member gets its plan
 // and confirms it, then all are told to start. No member therefore runs a generation that another
 // member does not know, and a number is never used twice, neither by this leader nor by a later
-// one, since joining agents report the newest that they have seen.
+// one, since joining agents report the newest that they have seen. Where ranks are replaced and a
+// host is lost, the host that takes its place forms a generation of its own in the same two steps,
+// with a new number, while those of the others go on.
 //
 // Pure: it is told the time and returns the messages to send.
 #pragma once
@@ -17,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/launch/agent_message.h"
@@ -27,6 +30,7 @@ namespace lockstep::inline v0::launch {
 struct LeaderOptions {
   int nodes = 1;                   // hosts with ranks; with min_nodes below, the maximum
   int min_nodes = 0;               // this many suffice; 0: all
+  int spare_nodes = 0;             // more than `nodes` may come, and take a lost host's place
   bool numbered = false;           // every host was given its number
   std::vector<std::string> names;  // of the hosts by number, where they are known beforehand
   std::string run_id;
@@ -48,7 +52,7 @@ struct LeaderOptions {
   // No generation starts earlier: ranks of the previous one may still run, of an agent that led.
   std::chrono::steady_clock::time_point not_before{};
   std::string reason;  // why the first generation is not the job's first; "": it is
-  int former_hosts = 0, former_ranks = 0;  // of the previous generation then
+  int former_hosts = 0, former_ranks = 0;  // of the previous generation then; 0: unknown
 };
 
 // For an agent that gives another one up, having heard nothing from it until `now`: by the returned
@@ -88,6 +92,11 @@ class Leader {
   Time last_beat() const { return next_beat_ - options_.beat; }
   // Generations up to this one were formed by others.
   void skip_to(int generation) { generation_ = std::max(generation_, generation); }
+  // No generation starts earlier.
+  void wait_until(Time time) {
+    not_before_ = std::max(not_before_, time);
+    join_by_ = std::max(join_by_, not_before_ + options_.join_timeout);
+  }
   // The generation whose number must be claimed before it starts.
   std::optional<int> to_claim() const;
   // The result of the claim; it fails if `newest` was formed already.
@@ -110,6 +119,12 @@ class Leader {
   bool has_number(int number) const;
   // Whether it has joined and is not lost.
   bool present(Member member) const;
+  // Whether it waits for signs of life of all agents, this one included, before it decides.
+  bool asks() const { return !vacancies_.empty(); }
+  // Whether hosts that it does not hear, spares and lost ones, are enough for a generation.
+  bool others_may_begin() const { return has_spares() && hosts_ <= options_.spare_nodes; }
+  // Lines for the user about what was decided since the last call.
+  std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
  private:
   enum class Phase { kMeeting, kProposing, kRunning, kStopping, kOver };
@@ -120,14 +135,19 @@ class Leader {
     int seen = -1, restarts = 0, endpoint = -1;
     std::string job;
     Time heard;
-    bool counted = false;   // in hosts_
-    bool member = false;    // of the newest generation
-    bool ready = false;     // it has its plan
-    bool started = false;   // it has confirmed that it runs
-    bool served = false;    // only services are left there
-    bool ended = false;     // all its ranks have ended
-    bool finished = false;  // by themselves, with 0
-    bool well = false;      // with 0, perhaps because they were told to
+    bool counted = false;       // in hosts_
+    bool member = false;        // its ranks run, or will with the generation that is being formed
+    bool candidate = false;     // it is to take a lost host's place
+    bool ready = false;         // it has its plan
+    bool started = false;       // it has confirmed that it runs
+    bool served = false;        // only services are left there
+    bool ended = false;         // all its ranks have ended
+    bool finished = false;      // by themselves, with 0
+    bool well = false;          // with 0, perhaps because they were told to
+    bool past_end = false;      // they need no other rank any more, nor is one of them needed
+    std::string gives_up = {};  // why it ends its ranks although none has failed; "": it does not
+    bool unfit = false;         // it could not start ranks: it gets no more
+    bool said_spare = false;
     bool lost_output = false;
     bool leaving = false;
     bool lost = false;
@@ -144,6 +164,17 @@ class Leader {
     bool host_gone = false;
     bool asked = false;  // requested by SIGTERM: nothing failed
   };
+  // The place of a lost host, whose ranks are waited for by those of the others.
+  struct Vacancy {
+    NodePlan plan;
+    Cause cause;  // of the job's failure, if no other host comes
+    Time since;
+    Time not_before;        // ranks of the lost host may run until then
+    Time until;             // a host is waited for
+    bool past_end = false;  // its ranks had seen that all ranks had done their last step
+    std::optional<Member> candidate = {};
+    bool said = false;  // that a host is waited for
+  };
 
   static void blame(Cause& cause, const WorkerFailure& failure, const std::string& host);
   static std::string text_of(const Cause& cause);
@@ -155,6 +186,8 @@ class Leader {
   std::string too_few() const;
   int min_nodes() const { return options_.min_nodes > 0 ? options_.min_nodes : options_.nodes; }
   bool restarts_allowed() const { return options_.on_failure == OnFailure::kRestart; }
+  bool replaces() const { return options_.on_failure == OnFailure::kReplace; }
+  bool has_spares() const { return replaces() && options_.spare_nodes > 0; }
 
   Sends form_if_enough(Time now);
   std::vector<Member> choose_members() const;
@@ -169,12 +202,29 @@ class Leader {
   Sends fail(Cause cause, Time now);
   Sends stop(std::optional<Member> but, Time now, bool asked);
   void begin_to_stop(Time now, bool asked);
-  AgentMessage stop_order() const;
+  Cause loss_of(Member member, const std::string& how, Time now) const;
+  bool gives_place_up(Agent& agent, const AgentMessage& failed) const;
+  bool lacks_first_hosts() const;
+  AgentMessage stop_order(const Agent& agent) const;
   bool all_well() const;
   void plan_to_take_in(Time now);
   Sends take_newcomers_in(Time now);
   Sends go_on_if_all_ended(Time now);
   Sends meet_again(const std::string& why, Time now);
+  // In leader_vacancies.cpp.
+  void vacate(Member member, Cause cause, Time now);
+  Sends tend_vacancies(Time now);
+  Sends offer(Vacancy& vacancy, Time now);
+  Sends take_place(Member member, Time now);
+  Sends begin_in_place(Member member);
+  void withdraw(Member member);
+  void close(size_t vacancy);
+  void close_vacancies();
+  bool all_heard_since(Time time) const;
+  bool past_end() const;
+  void say_spares();
+  std::optional<Member> spare_for(const NodePlan& plan) const;
+  std::optional<Member> candidate(bool ready) const;
   Sends end(const Cause* cause);
   Cause* first_cause();
   void serve(Agent& agent);
@@ -182,6 +232,7 @@ class Leader {
   Sends to_all(const AgentMessage& message, std::optional<Member> but = {}) const;
   AgentMessage word_to(const Agent& agent) const;
   AgentMessage about(AgentMessage::Kind kind) const;
+  static AgentMessage about(AgentMessage::Kind kind, const Agent& agent);
   std::string restart_line() const;
   std::string name_of(const Agent& agent) const;
   std::string ranks_of(const Agent& agent) const;
@@ -211,8 +262,11 @@ class Leader {
   std::set<Member> signalled_;  // agents that were told to stop by a signal
   std::map<Member, Agent> agents_;
   std::map<std::string, Member> by_id_;
-  std::vector<Formation> known_;   // with endpoints > 1
-  std::vector<Cause> causes_;      // of this generation
+  std::vector<Formation> known_;    // with endpoints > 1
+  std::vector<Cause> causes_;       // of this generation
+  std::vector<Vacancy> vacancies_;  // while ranks run
+  bool lost_output_ = false;        // of hosts that ended well and are not known any more
+  std::vector<std::string> lines_;
   std::vector<RankSight> sights_;  // from the agents that have ended
   AgentMessage over_;
 };

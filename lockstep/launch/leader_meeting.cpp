@@ -1,6 +1,7 @@
 // The part of Leader that gathers the hosts of a generation.
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/launch/failure_report.h"
@@ -81,6 +82,7 @@ void Leader::forget(Member member) {
   if (const auto known = by_id_.find(it->second.id);
       known != by_id_.end() && known->second == member)
     by_id_.erase(known);
+  withdraw(member);
   agents_.erase(it);
 }
 
@@ -98,7 +100,7 @@ std::string Leader::why_not(const AgentMessage& message) const {
     return std::string("the agents there ") + (options_.numbered ? "have" : "do not have") +
            " node ranks, this one is otherwise (--node-rank)";
   if (phase_ == Phase::kOver) return "the job has ended";
-  if (phase_ != Phase::kMeeting && !restarts_allowed()) {
+  if (phase_ != Phase::kMeeting && !restarts_allowed() && !has_spares()) {
     const std::string id =
         options_.run_id.empty() || options_.run_id == "none" ? "" : " '" + options_.run_id + "'";
     if (min_nodes() == options_.nodes)
@@ -111,7 +113,7 @@ std::string Leader::why_not(const AgentMessage& message) const {
   // It may later replace the other one.
   for (const auto& [member, other] : agents_) {
     if (node.ranks > 0 && node.number >= 0 && other.introduction.number == node.number &&
-        (other.id.empty() || other.id != message.agent)) {
+        !other.lost && (other.id.empty() || other.id != message.agent)) {
       return "node " + std::to_string(node.number) + " has joined already, from " +
              other.introduction.host + " (--node-rank)";
     }
@@ -160,23 +162,29 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   plan_to_take_in(now);
   if (phase_ != Phase::kMeeting) {
     sends.push_back({from, word_to(added)});
+    say_spares();
+    for (Send& send : tend_vacancies(now)) sends.push_back(std::move(send));
     return sends;
   }
   for (Send& send : form_if_enough(now)) sends.push_back(std::move(send));
   return sends;
 }
 
-// The hosts of the previous generation first, then others in the order of arrival.
+// The hosts of the previous generation first, then others by number, or in the order of arrival.
 std::vector<Leader::Member> Leader::choose_members() const {
+  std::vector<std::tuple<bool, int, Member>> present;
+  for (const auto& [member, agent] : agents_) {
+    if (!agent.lost && !agent.leaving)
+      present.emplace_back(!agent.member, agent.introduction.number, member);
+  }
+  std::sort(present.begin(), present.end());
   std::vector<Member> chosen;
   int hosts = 0;
-  for (const bool former : {true, false}) {
-    for (const auto& [member, agent] : agents_) {
-      if (agent.member != former || agent.lost || agent.leaving) continue;
-      if (agent.introduction.ranks > 0 && (!agent.counted || hosts == options_.nodes)) continue;
-      hosts += agent.introduction.ranks > 0 ? 1 : 0;
-      chosen.push_back(member);
-    }
+  for (const auto& [newcomer, number, member] : present) {
+    const Agent& agent = agents_.at(member);
+    if (agent.introduction.ranks > 0 && (!agent.counted || hosts == options_.nodes)) continue;
+    hosts += agent.introduction.ranks > 0 ? 1 : 0;
+    chosen.push_back(member);
   }
   std::sort(chosen.begin(), chosen.end());
   return chosen;
@@ -227,7 +235,15 @@ Leader::Sends Leader::form_if_enough(Time now) {
   if (phase_ != Phase::kMeeting || !agents_.contains(kSelf) || hosts_ < min_nodes()) return {};
   if (now < not_before_ || !why_no_majority().empty()) return {};
   const bool waited = same_hosts_ || now >= changed_at_ + options_.last_call;
-  return hosts_ >= options_.nodes || waited ? propose(now) : Sends{};
+  const bool all = hosts_ >= options_.nodes && !lacks_first_hosts();
+  return all || waited ? propose(now) : Sends{};
+}
+
+// Whether spares are there before hosts that should have ranks instead.
+bool Leader::lacks_first_hosts() const {
+  for (int number = 0; options_.numbered && number < options_.nodes; ++number)
+    if (!has_number(number)) return true;
+  return false;
 }
 
 Leader::Sends Leader::propose(Time now) {
@@ -241,7 +257,7 @@ Leader::Sends Leader::propose(Time now) {
     restarts_ = std::max(restarts_, agent.restarts);
     if (!agent.job.empty()) options_.job = agent.job;
     agent.member = agent.ready = agent.started = false;
-    agent.served = agent.ended = agent.finished = agent.well = false;
+    agent.served = agent.ended = agent.finished = agent.well = agent.past_end = false;
   }
   ++generation_;
   std::vector<NodeIntroduction> nodes;
@@ -269,14 +285,20 @@ Leader::Sends Leader::propose(Time now) {
 }
 
 std::optional<int> Leader::to_claim() const {
-  const bool waits = options_.fenced && phase_ == Phase::kProposing && pending_ == 0;
-  return waits ? std::optional(generation_) : std::nullopt;
+  const bool waits =
+      phase_ == Phase::kProposing ? pending_ == 0 : candidate(/*ready=*/true).has_value();
+  return options_.fenced && waits ? std::optional(generation_) : std::nullopt;
 }
 
 Leader::Sends Leader::on_claimed(int generation, bool granted, int newest, Time now) {
   if (to_claim() != generation) return {};
-  if (granted) return start(now);
+  const std::optional<Member> newcomer = candidate(/*ready=*/true);
+  if (granted) return newcomer ? begin_in_place(*newcomer) : start(now);
   generation_ = std::max(generation_, newest);
+  if (newcomer) {
+    withdraw(*newcomer);
+    return {};
+  }
   phase_ = Phase::kMeeting;
   same_hosts_ = true;
   return form_if_enough(now);
@@ -303,11 +325,12 @@ Leader::Sends Leader::start(Time now) {
     if (!agent.member) continue;
     ++pending_;
     ++unserved_;
-    sends.push_back({member, about(Kind::kStart)});
+    sends.push_back({member, about(Kind::kStart, agent)});
     if (member == kSelf && !reason_.empty()) sends.back().message.text = restart_line();
   }
   reason_.clear();
   former_size_ = size_;
+  say_spares();
   plan_to_take_in(now);
   return sends;
 }
@@ -317,7 +340,8 @@ std::string Leader::restart_line() const {
     return count_of(from, what) + (from == to ? "" : " -> " + std::to_string(to));
   };
   std::string line = "[lockstep] " + reason_;
-  if (former_size_.hosts != size_.hosts || former_size_.ranks != size_.ranks)
+  const bool changed = former_size_.hosts != size_.hosts || former_size_.ranks != size_.ranks;
+  if (changed && former_size_.hosts > 0)
     line += "; " + change(former_size_.hosts, size_.hosts, "host") + ", " +
             change(former_size_.ranks, size_.ranks, "rank");
   return line + "\n";

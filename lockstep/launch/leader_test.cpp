@@ -447,10 +447,11 @@ TEST(RemoteOrder, SurvivesTheWireWithoutWhatIsPrivateToTheLaunchingHost) {
   options.nodes.emplace();
   options.nodes->nodes = 2;
   options.nodes->forward = {"COLOUR"};
-  const RemoteOrder order = decode_remote_order(encode(make_order(
-      options, {"b", 1, 4}, {{"10.0.0.1", 77}}, "/work",
-      {"LOCKSTEP_LOG=debug", "LOCKSTEP_SECRET=x", "LOCKSTEP_STORE=y", "LOCKSTEP_ROLES=a=0-0",
-       "LOCKSTEP_RESTART_COUNT=1", "LOCKSTEP_SPARE_FD=5", "COLOUR=blue", "HOME=/h"})));
+  const RemoteOrder order = decode_remote_order(encode(
+      make_order(options, {"b", 1, 4}, {{"10.0.0.1", 77}}, "/work",
+                 {"LOCKSTEP_LOG=debug", "LOCKSTEP_SECRET=x", "LOCKSTEP_STORE=y",
+                  "LOCKSTEP_ROLES=a=0-0", "LOCKSTEP_RESTART_COUNT=1", "LOCKSTEP_SPARE_DEVICE=0",
+                  "LOCKSTEP_SPARE_FD=5", "COLOUR=blue", "HOME=/h"})));
   EXPECT_EQ(order.directory, "/work");
   EXPECT_EQ(order.env.size(), 2u);
   EXPECT_EQ(order.env.at("LOCKSTEP_LOG"), "debug");

@@ -34,6 +34,7 @@ LeaderOptions leader_options(const LaunchOptions& options, const Former& former)
   LeaderOptions leader;
   leader.nodes = nodes.nodes;
   leader.min_nodes = nodes.min_nodes;
+  leader.spare_nodes = nodes.spare_nodes;
   leader.last_call = nodes.last_call;
   leader.on_failure = on_failure_of(options);
   leader.max_restarts = options.max_restarts;
@@ -48,11 +49,12 @@ LeaderOptions leader_options(const LaunchOptions& options, const Former& former)
   leader.stop_grace = options.stop_grace;
   if (has_standby(nodes)) leader.endpoints = static_cast<int>(nodes.endpoints.size());
   leader.fenced = nodes.server == NodesOptions::Server::kElected;
+  leader.not_before = former.ranks_until;
   if (!former.lost.empty()) {
     leader.reason = "restart, not counted: the agent that led vanished: " + former.lost;
-    leader.former_hosts = former.plan.nodes;
-    leader.former_ranks = former.plan.world_size;
-    leader.not_before = former.ranks_until;
+    // A spare does not know them.
+    leader.former_hosts = former.seen < 0 ? 0 : former.plan.nodes;
+    leader.former_ranks = former.seen < 0 ? 0 : former.plan.world_size;
   }
   return leader;
 }
@@ -117,8 +119,14 @@ void LeadingAgent::hold_election(PollSet& polls) {
     return step_down(election_->name() + " cannot be used: " + election.hopeless());
   if (election.standing() == Election::Standing::kDeposed) return step_down("another agent leads");
   if (election.standing() != Election::Standing::kLeading) return;
+  // It may be cut off, with a part of the hosts.
+  if (leader_.others_may_begin() && election.overdue(now))
+    return step_down(election_->name() + " was not reached, and the other hosts may begin anew");
   if (!introduced_) {
     introduced_ = true;
+    // It has not met the agent that led, whose ranks may not know yet that it leads no more.
+    if (election.newest() > seen())
+      leader_.wait_until(ranks_gone_by(now, nodes_.beat, options_.grace));
     leader_.skip_to(election.newest());
     say(beat());
   }
@@ -212,7 +220,7 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
   for (const auto& [to, sent] : sends) {
     AgentMessage message = sent;
     if (message.kind == Kind::kPlan) {
-      have_store_of(message.plan.generation);
+      have_store_of(message.plan.joins < 0 ? message.plan.generation : message.plan.joins);
       message.plan.store.port = ranks_store_->address().port;
     }
     if (to == Leader::kSelf) {
@@ -225,6 +233,8 @@ void LeadingAgent::dispatch(const Leader::Sends& sends) {
       it->second.channel.send(message);
     }
   }
+  for (const std::string& line : leader_.take_lines())
+    if (!options_.quiet) err_.put(-2, {line}, "");
   if (leader_.over()) listener_.reset();  // the next job may begin
 }
 
@@ -277,14 +287,21 @@ void LeadingAgent::say_who_is_missing(Time now) {
   if (!leader_.meeting() || options_.quiet) return;
   err_.put(-2,
            {"[lockstep] waiting for " + leader_.missing() + " (" +
-            std::to_string(leader_.joined()) + " of " + std::to_string(nodes_.nodes) +
-            " are here, the store is at " + store_.address().to_string() + ")\n"},
+            std::to_string(std::min(leader_.joined(), nodes_.nodes)) + " of " +
+            std::to_string(nodes_.nodes) + " are here, the store is at " +
+            store_.address().to_string() + ")\n"},
            "");
 }
 
 // An agent whose ssh has ended does not return.
 void LeadingAgent::look_for_ends_of_remotes(Time now) {
-  for (const RemoteAgents::End& end : remotes_->take_ends()) remote_ends_.push_back(end);
+  for (const RemoteAgents::End& end : remotes_->take_ends()) {
+    // The job can do without a spare.
+    if (end.number < nodes_.nodes)
+      remote_ends_.push_back(end);
+    else if (!leader_.over())
+      err_.put(-2, {"[lockstep] " + end.what + "; it was a spare\n"}, "");
+  }
   for (const RemoteAgents::End& end : remote_ends_) {
     if (!leader_.meeting() || leader_.has_number(end.number)) continue;
     dispatch(leader_.on_trouble(
@@ -300,6 +317,7 @@ void LeadingAgent::watch(PollSet& polls) {
   look_at_other_endpoints(Clock::now());
   if (!lost().empty()) return;
   const Time now = Clock::now();
+  if (leader_.asks()) say(beat());
   dispatch(leader_.on_time(now));
   drop_the_dead(now);
   say_who_is_missing(now);

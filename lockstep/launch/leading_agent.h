@@ -2,6 +2,7 @@
 // the Leader's decisions.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@ class LeadingAgent final : public Peers {
   void watch(PollSet& polls) override;
   bool left() override;
   std::optional<Time> given_up_at() const override;
+  int seen() const override { return std::max(Peers::seen(), leader_.generation()); }
   const Secret& secret() const override { return nodes_.secret; }
 
  private:

@@ -49,8 +49,11 @@ LogFolder::LogFolder(const std::string& dir, const std::string& run_id) {
 }
 
 std::filesystem::path LogFolder::rank_folder(int attempt, int local_rank) const {
-  std::filesystem::path folder =
-      path_ / ("attempt_" + std::to_string(attempt)) / std::to_string(local_rank);
+  const auto folder_of = [&](int number) {
+    return path_ / ("attempt_" + std::to_string(number)) / std::to_string(local_rank);
+  };
+  while (std::filesystem::exists(folder_of(attempt))) ++attempt;
+  std::filesystem::path folder = folder_of(attempt);
   make_folders(folder);
   return folder;
 }

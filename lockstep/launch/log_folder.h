@@ -17,7 +17,7 @@ class LogFolder {
   LogFolder(const std::string& dir, const std::string& run_id);
 
   const std::filesystem::path& path() const { return path_; }
-  // The rank's folder for the attempt; makes it.
+  // A new folder for the rank's attempt, or for the next one of which it has none yet; makes it.
   std::filesystem::path rank_folder(int attempt, int local_rank) const;
 
  private:

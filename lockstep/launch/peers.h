@@ -47,6 +47,9 @@ class Peers {
   // its ranks; that its host leaves; that all its ranks have ended, with the failure as it is known
   // in the end.
   void tell(const AgentMessage& message);
+  // Whether all ranks here have seen that all ranks of the job have done their last step: a host
+  // that is lost afterwards is not missed.
+  void set_past_end(bool past_end) { follower_.set_past_end(past_end); }
   // After the end of the job: true once everything has been sent and shown.
   virtual bool left() = 0;
   // The secret of the ranks' store.
@@ -61,8 +64,8 @@ class Peers {
   virtual std::optional<Time> given_up_at() const { return std::nullopt; }
   // In that case: whether the agents that may do so are on this host, and sleep when it does.
   virtual bool others_sleep_too() const { return false; }
-  // The newest generation whose plan this agent had, begun or not; -1: none.
-  int seen() const { return follower_.seen(); }
+  // The newest generation whose plan this agent had, or gave to another, begun or not; -1: none.
+  virtual int seen() const { return follower_.seen(); }
   // The generations that it knows, for the leader of the next one.
   const std::vector<Formation>& known() const { return follower_.known(); }
   std::optional<PeerOrder> next_order();

@@ -281,11 +281,13 @@ TEST(ErrorNote, IsReadAsItWasLeft) {
     };
   };
   EXPECT_FALSE(leave_error_note({.message = "x"}, env(false))) << "torchrun's file";
-  ASSERT_TRUE(leave_error_note({.message = "a\nb", .complete = true}, env(true)));
+  ASSERT_TRUE(
+      leave_error_note({.message = "a\nb", .complete = true, .device = "cuda:1"}, env(true)));
   const ErrorNote note = error_note_of(dir.read("error.json"));
   EXPECT_EQ(note.message, "a\nb");
   EXPECT_TRUE(note.complete);
   EXPECT_FALSE(note.consequence);
+  EXPECT_EQ(note.device, "cuda:1");
 }
 
 TEST(ErrorNote, FilesOfOthers) {

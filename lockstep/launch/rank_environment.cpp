@@ -20,6 +20,7 @@ constexpr std::string_view kOfOneRank[] = {"RANK",
                                            "TORCHELASTIC_MAX_RESTARTS",
                                            "TORCHELASTIC_ERROR_FILE",
                                            "LOCKSTEP_RESTART_COUNT",
+                                           "LOCKSTEP_SPARE_DEVICE",
                                            "LOCKSTEP_TTY",
                                            "LOCKSTEP_COLUMNS"};
 
@@ -70,6 +71,7 @@ Variables rank_variables(const AttemptPlan& plan, int local_rank, const std::str
       {"LOCKSTEP_ON_FAILURE", plan.replaces  ? "replace"
                               : plan.shrinks ? "shrink"
                                              : ""},
+      {"LOCKSTEP_SPARE_DEVICE", plan.spare_device ? std::to_string(*plan.spare_device) : ""},
       // Variables of an outer launcher must not apply inside.
       {"LOCKSTEP_SECRET", ""},
       {"LOCKSTEP_SECRET_FILE", ""},

@@ -19,7 +19,9 @@ namespace lockstep::inline v0::launch {
 struct AttemptPlan {
   NodePlan node;
   bool interface_chosen = false;  // node.interface is the user's choice and was not detected
-  int restart_count = 0;          // of all ranks; the rank's own where its role has restarts
+  // Of all ranks; where this one is restarted alone, its own on this host, and of its place from
+  // host to host.
+  int restart_count = 0;
   int max_restarts = 0;
   // Failed ranks are replaced alone: restart_count is the rank's own.
   bool replaces = false;
@@ -33,6 +35,7 @@ struct AttemptPlan {
   std::optional<int> threads;
   int default_threads = 1;
   std::optional<uint64_t> memory_of_rank;  // bytes, where a control group limits it
+  std::optional<int> spare_device;         // of this rank, whose own has failed (FailedDevices)
   int terminal_columns = 0;                // of the agent's own output; 0: not a terminal
 };
 

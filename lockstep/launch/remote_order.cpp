@@ -14,11 +14,12 @@ namespace {
 using nlohmann::json;
 
 // Variables of this job's agent, or of the launching host.
-constexpr std::array<std::string_view, 13> kNotForwarded = {
-    "LOCKSTEP_SECRET",    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SECRET_FD",     "LOCKSTEP_STORE",
-    "LOCKSTEP_BOARD_FD",  "LOCKSTEP_SPAWN_CALL",  "LOCKSTEP_TTY",           "LOCKSTEP_COLUMNS",
-    "LOCKSTEP_INTERFACE", "LOCKSTEP_ROLES",       "LOCKSTEP_RESTART_COUNT", "LOCKSTEP_GENERATION",
-    "LOCKSTEP_SPARE_FD"};
+constexpr std::array<std::string_view, 14> kNotForwarded = {
+    "LOCKSTEP_SECRET",       "LOCKSTEP_SECRET_FILE",   "LOCKSTEP_SECRET_FD",
+    "LOCKSTEP_STORE",        "LOCKSTEP_BOARD_FD",      "LOCKSTEP_SPAWN_CALL",
+    "LOCKSTEP_TTY",          "LOCKSTEP_COLUMNS",       "LOCKSTEP_INTERFACE",
+    "LOCKSTEP_ROLES",        "LOCKSTEP_RESTART_COUNT", "LOCKSTEP_GENERATION",
+    "LOCKSTEP_SPARE_DEVICE", "LOCKSTEP_SPARE_FD"};
 
 std::map<std::string, std::string> forwarded(const std::vector<std::string>& environment,
                                              const std::vector<std::string>& names) {

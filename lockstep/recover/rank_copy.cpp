@@ -10,7 +10,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/flat/named_tensors.h"
-#include "lockstep/recover/resumption.h"
+#include "lockstep/recover/holders.h"
 
 namespace lockstep::inline v0::recover {
 namespace {
@@ -96,8 +96,8 @@ RankState unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& like) {
   return state;
 }
 
-Copies exchange_copies(Communicator& comm, const at::Tensor& own) {
-  const std::vector<int> holders = replica_holders(comm.rank(), comm.size());
+Copies exchange_copies(Communicator& comm, const at::Tensor& own, int local) {
+  const std::vector<int> holders = replica_holders(comm.rank(), comm.size(), local);
   // Neighbours keep each other's copies. Lengths are sent first, because a caller's own part may
   // grow.
   const at::Tensor length = at::empty({1}, at::kLong);

@@ -36,9 +36,9 @@ RankState unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& like);
 // Packed states by rank.
 using Copies = std::map<int, at::Tensor>;
 
-// Gives `own` to the ranks that keep copies for this rank (resumption.h), and returns those that
-// this rank keeps. Collective.
-Copies exchange_copies(Communicator& comm, const at::Tensor& own);
+// Gives `own` to the ranks that keep copies for this rank (replica_holders() in holders.h), and
+// returns those that this rank keeps. `local` is the same on all ranks. Collective.
+Copies exchange_copies(Communicator& comm, const at::Tensor& own, int local);
 
 // Sends a copy of which the receiver does not know the length, and receives one.
 void send_copy(Communicator& comm, const at::Tensor& copy, int to);

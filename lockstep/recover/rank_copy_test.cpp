@@ -46,7 +46,7 @@ TEST(RankCopy, WhatIsNoCopyOfThisModelIsRefused) {
 TEST(RankCopy, NeighboursKeepEachOthers) {
   for (const int size : {1, 2, 3, 5}) {
     testing::run_threads(size, [size](Communicator& comm) {
-      const Copies copies = exchange_copies(comm, pack(state_of(comm.rank())));
+      const Copies copies = exchange_copies(comm, pack(state_of(comm.rank())), 1);
       EXPECT_EQ(copies.size(), static_cast<size_t>(std::min(size - 1, 2)));
       for (const auto& [rank, bytes] : copies) {
         EXPECT_NE(rank, comm.rank());

@@ -64,12 +64,14 @@ NamedTensors receive_tensors(Communicator& comm, int from) {
 }
 
 std::vector<RankProgress> exchange_progress(Communicator& comm, const RankProgress& own) {
-  const std::array<int64_t, 8> mine{own.whole,   own.step,   own.agreeing,    own.has_copies,
-                                    own.has_own, own.former, own.former_size, own.first};
+  const std::array<int64_t, 9> mine{own.whole,       own.step,    own.agreeing,
+                                    own.has_copies,  own.has_own, own.former,
+                                    own.former_size, own.first,   own.local_size};
   std::vector<RankProgress> ranks;
   for (const auto& row : recover::exchange_numbers(comm, mine))
     ranks.push_back({row[0] != 0, row[1], row[2] != 0, row[3] != 0, row[4] != 0,
-                     static_cast<int>(row[5]), static_cast<int>(row[6]), static_cast<int>(row[7])});
+                     static_cast<int>(row[5]), static_cast<int>(row[6]), static_cast<int>(row[7]),
+                     static_cast<int>(row[8])});
   return ranks;
 }
 
@@ -124,7 +126,7 @@ void Recovery::update(const std::function<void()>& take) {
     throw InvalidArgument("Recovery: an update failed before; call recover() first");
   take_ = take;
   next_ = capture();
-  next_copies_ = exchange_copies(comm_, next_);
+  next_copies_ = exchange_copies(comm_, next_, local_);
   phase_ = Phase::kAgreeing;
   // A device may be far behind the host, and all ranks agree that the gradients exist.
   device::Event gradients(device_);
@@ -248,7 +250,9 @@ Resumption Recovery::resume() {
                                 .has_own = !whole_ && own_.defined(),
                                 .former = former_,
                                 .former_size = static_cast<int>(firsts_.size()),
-                                .first = first_});
+                                .first = first_,
+                                .local_size = leaves_out ? 1 : comm_.local_size()});
+  local_ = recover::most_local(ranks);
   lost_ = true;
   const Resumption plan = recover::decided_by_all(comm_, [&] { return decide_resumption(ranks); });
   lost_ = false;
@@ -274,8 +278,10 @@ Resumption Recovery::resume() {
   // The state after a failure: a new rank keeps no other rank's state yet; the others keep theirs,
   // which belong to this very step; and a run that begins has none.
   const at::Tensor own = with_inheritance(plan);
-  Standing standing{
-      .rank = comm_.rank(), .own = own, .copies = exchange_copies(comm_, own), .firsts = {}};
+  Standing standing{.rank = comm_.rank(),
+                    .own = own,
+                    .copies = exchange_copies(comm_, own, local_),
+                    .firsts = {}};
   for (const RankProgress& rank : ranks) standing.firsts.push_back(rank.first);
   // With other numbers, and with what rank 0 has inherited, it is a state only once all have it.
   if (leaves_out)

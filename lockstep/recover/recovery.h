@@ -24,8 +24,8 @@
 // on it. The final parameters equal those of an undisturbed run in every bit.
 //
 // Method: before an update all ranks agree that they have their gradients (a barrier), and each
-// gives its neighbours a copy of its own state after this step: its random stream, its buffers, the
-// caller's state. When one rank has taken step k, every rank, dead or alive, was therefore ready
+// gives its neighbours, on other hosts where there are any, a copy of its own state after this
+// step: its random stream, its buffers, the caller's state. When one rank has taken step k, every rank, dead or alive, was therefore ready
 // for it. After a failure, ranks that had agreed on a step that others took complete it; all others
 // go back to the step's start. Compare torchft (https://github.com/meta-pytorch/torchft), which
 // abandons such a step, and ReCycle (arXiv:2405.14009), which keeps no spare ranks.
@@ -193,6 +193,7 @@ class LOCKSTEP_API Recovery {
   int64_t standings_ = 0;                           // so far, of this process
   std::vector<int> firsts_;                         // of the latest; at first all ranks
   int first_ = -1;                                  // this rank's
+  int local_ = 1;           // ranks of the largest host, for the choice of who keeps copies
   bool some_lost_ = false;  // in this recovery nobody had a copy of what a gone rank had alone
   // Of ranks that are left: all have come to its barrier once one of them has passed it.
   std::optional<Standing> agreeing_on_;

@@ -6,14 +6,14 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/text.h"
+#include "lockstep/recover/holders.h"
 
 namespace lockstep::inline v0::recover {
 
-std::vector<int> replica_holders(int rank, int size) {
-  if (size == 1) return {};
-  const int next = (rank + 1) % size, before = (rank + size - 1) % size;
-  if (next == before) return {next};
-  return {next, before};
+int most_local(std::span<const RankProgress> ranks) {
+  int most = 1;
+  for (const RankProgress& rank : ranks) most = std::max(most, rank.local_size);
+  return most;
 }
 
 namespace {
@@ -32,7 +32,7 @@ std::vector<Resumption::Gone> gone_from(std::span<const RankProgress> ranks) {
   for (int former = 0; former < size; ++former) {
     if (now.contains(former)) continue;
     gone.push_back({.former = former});
-    for (const int holder : replica_holders(former, size)) {
+    for (const int holder : replica_holders(former, size, most_local(ranks))) {
       const auto found = now.find(holder);
       if (found == now.end() || !ranks[static_cast<size_t>(found->second)].has_copies) continue;
       gone.back().holder = found->second;
@@ -46,6 +46,7 @@ std::vector<Resumption::Gone> gone_from(std::span<const RankProgress> ranks) {
 
 Resumption decide_resumption(std::span<const RankProgress> ranks) {
   const auto size = static_cast<int>(ranks.size());
+  const int local = most_local(ranks);
   const auto at = [&](int rank) -> const RankProgress& { return ranks[static_cast<size_t>(rank)]; };
   Resumption plan;
   for (int r = 0; r < size; ++r) {
@@ -72,7 +73,7 @@ Resumption decide_resumption(std::span<const RankProgress> ranks) {
       plan.newcomers.push_back({r, r});
       continue;
     }
-    const std::vector<int> holders = replica_holders(r, size);
+    const std::vector<int> holders = replica_holders(r, size, local);
     const auto holder = std::find_if(holders.begin(), holders.end(),
                                      [&](int k) { return at(k).whole && at(k).has_copies; });
     if (holder == holders.end()) {

@@ -22,6 +22,9 @@ struct RankProgress {
   int former = -1;
   int former_size = 0;
   int first = -1;  // its number when the run began, by which people know it
+  // Ranks on its host, which copies are not to be on alone; 1 where ranks may leave, since the
+  // remaining ones get other neighbours.
+  int local_size = 1;
 };
 
 struct Resumption {
@@ -48,8 +51,8 @@ struct Resumption {
   std::vector<Gone> gone = {};
 };
 
-// The ranks that keep a copy of the own state of `rank`: its neighbours in the ring of ranks.
-std::vector<int> replica_holders(int rank, int size);
+// By which copies are kept (holders.h): the number of ranks of the largest host.
+int most_local(std::span<const RankProgress> ranks);
 
 // `ranks` by rank. Equal input gives all ranks the same result or error.
 // Throws: PeerLost where a present rank's own state is lost, since its holders died with it;

@@ -49,6 +49,19 @@ TEST(Resumption, AStepThatOneRankTookIsCompletedByAll) {
   EXPECT_THAT(plan.newcomers, ElementsAre(Resumption::Newcomer{2, 0}));
 }
 
+// Two hosts of two ranks, one of which is lost with both of its ranks.
+TEST(Resumption, TheCopiesOfALostHostAreOnOtherHosts) {
+  RankProgress left = at(3), gone = kNew;
+  left.local_size = gone.local_size = 2;
+  EXPECT_THAT(decide({left, left, gone, gone}).newcomers,
+              ElementsAre(Resumption::Newcomer{2, 0}, Resumption::Newcomer{3, 1}));
+  EXPECT_THAT(decide({left, left, gone, gone, left, left}).newcomers,
+              ElementsAre(Resumption::Newcomer{2, 4}, Resumption::Newcomer{3, 5}));
+  EXPECT_THAT(decide({left, gone, left, gone}).newcomers,
+              ElementsAre(Resumption::Newcomer{1, 2}, Resumption::Newcomer{3, 0}))
+      << "a rank of each host, which keep each other's, and their neighbours too";
+}
+
 TEST(Resumption, TheOtherNeighbourKeepsACopyToo) {
   EXPECT_THAT(decide({kNew, kNew, at(3), at(3)}).newcomers,
               ElementsAre(Resumption::Newcomer{0, 3}, Resumption::Newcomer{1, 2}));

@@ -8,6 +8,8 @@
 
 #include "lockstep/core/env.h"
 #include "lockstep/core/text.h"
+#include "lockstep/device/failure.h"
+#include "lockstep/launch/error_note.h"
 #include "lockstep/trace/call_board.h"
 
 namespace lockstep::inline v0::recover {
@@ -20,6 +22,16 @@ void say(const Communicator& comm, Presence presence) {
   if (comm.generation() == 0) return;
   if (auto board = trace::CallBoard::inherit(process_env()))
     board->set_presence(comm.local_rank(), presence);
+}
+
+// A rank whose device has failed cannot go on, whoever was noticed first.
+void fail_with_device(c10::Device device) {
+  try {
+    device::throw_if_failed(device);
+  } catch (const std::exception& error) {
+    leave_note_of_device(error);
+    throw;
+  }
 }
 
 // The group of the ranks that are left.
@@ -52,14 +64,26 @@ DeadRanks dead_ranks_of(const Communicator& comm, bool shrinks) {
 // Half of an update is no valid state, a lost state cannot be restored, and without a launcher that
 // takes care of dead ranks none is replaced, and the others are ended.
 std::string reason_to_go_on(DeadRanks dead, bool lost) {
-  if (lost || dead == DeadRanks::kEndTheRun) throw;
+  const bool goes_on = !lost && dead != DeadRanks::kEndTheRun;
   try {
     throw;
   } catch (const PeerLost& error) {
-    return error.what();
+    if (goes_on) return error.what();
+    throw;
   } catch (const Timeout& error) {
-    return error.what();
+    if (goes_on) return error.what();
+    throw;
+  } catch (const std::exception& error) {
+    leave_note_of_device(error);
+    throw;
   }
+}
+
+void leave_note_of_device(const std::exception& error) {
+  const auto failure = device::device_failure(error);
+  if (failure)
+    launch::leave_error_note({.message = failure->what, .device = failure->device.str()},
+                             process_env());
 }
 
 std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,
@@ -84,6 +108,7 @@ void meet_again(Communicator& comm, DeadRanks dead, Deadline deadline, RecoveryT
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   while (true) {
+    fail_with_device(comm.device());
     if (dead == DeadRanks::kLeftOut) comm = smaller(comm, deadline);
     try {
       if (dead == DeadRanks::kReplaced) comm = comm.reform(deadline);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -36,8 +37,13 @@ LOCKSTEP_API bool job_shrinks();
 LOCKSTEP_API DeadRanks dead_ranks_of(const Communicator& comm, bool shrinks);
 
 // Called while an exception is handled: returns its text if the run may go on and it is another
-// rank's failure (PeerLost, Timeout). Rethrows any other, and every one where the state is `lost`.
+// rank's failure (PeerLost, Timeout). Rethrows any other, and every one where the state is `lost`;
+// the launcher learns which device it was that failed (leave_note_of_device()).
 LOCKSTEP_API std::string reason_to_go_on(DeadRanks dead, bool lost);
+
+// Where `error` is the failure of this rank's device, tells the launcher's agent, so that it is named
+// and the rank's next process takes another device. The process should end.
+LOCKSTEP_API void leave_note_of_device(const std::exception& error);
 
 // Exchanges the ranks' progress: rows[r] are rank r's numbers. All ranks give the same number of
 // them.

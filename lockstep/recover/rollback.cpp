@@ -1,31 +1,20 @@
 #include "lockstep/recover/rollback.h"
 
-#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/recover/holders.h"
 
 namespace lockstep::inline v0::recover {
 namespace {
-
-int distance(int size, int local) {
-  return local < size ? std::max(1, local) : 1;
-}
 
 bool has(const std::array<int64_t, 2>& steps, int64_t step) {
   return step >= 0 && (steps[0] == step || steps[1] == step);
 }
 
 }  // namespace
-
-int replica_holder(int rank, int size, int local) {
-  return (rank + distance(size, local)) % size;
-}
-int replicated_rank(int rank, int size, int local) {
-  return (rank + size - distance(size, local) % size) % size;
-}
 
 Rollback decide_rollback(std::span<const KeptStates> ranks, int local) {
   const auto size = static_cast<int>(ranks.size());

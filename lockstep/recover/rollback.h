@@ -22,13 +22,6 @@ struct Rollback {
   std::vector<int> newcomers = {};  // ranks that get their state from their replica holders
 };
 
-// The rank that keeps the replica of `rank`'s state. With several hosts of `local` ranks each it is
-// on another host; where hosts have unequal numbers of ranks, of which `local` is the largest, it
-// is on another host for most ranks. Every rank keeps one other rank's replica (replicated_rank()),
-// and its own where it is alone.
-int replica_holder(int rank, int size, int local);
-int replicated_rank(int rank, int size, int local);
-
 // `ranks` by rank. Equal input gives all ranks the same result or error. Throws PeerLost where the
 // state of a rank is lost, since its replica holder died with it.
 Rollback decide_rollback(std::span<const KeptStates> ranks, int local);

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/log.h"
+#include "lockstep/recover/holders.h"
 #include "lockstep/recover/rank_copy.h"
 #include "lockstep/recover/rollback.h"
 

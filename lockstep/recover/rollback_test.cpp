@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/recover/holders.h"
 
 namespace lockstep::inline v0::recover::rollback_test {
 

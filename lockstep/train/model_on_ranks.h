@@ -139,6 +139,10 @@ class LOCKSTEP_API ModelOnRanks {
       try {
         auto result = attempt();
         if (recovers()) recover::finish_together(comm());
+        if constexpr (requires { result.stopped_by; }) {
+          // Steps are left, so that a host that is lost now is missed.
+          if (recovers() && result.stopped_by != 0) recover::say_at_work(comm());
+        }
         return result;
       } catch (...) {
         recover();

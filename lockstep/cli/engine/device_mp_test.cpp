@@ -39,16 +39,19 @@ class EngineOnDevices : public ::testing::Test {
     data::generate_digits(dir_ / "digits", {.train = 512, .test = 100});
   }
 
-  // Runs it with that number of devices.
-  Ended run(int devices, const Arguments& arguments, const char* program = LOCKSTEP_ENGINE) const {
+  // Runs it with that number of devices. `fault`: LOCKSTEP_FAKE_CUDA_FAULT.
+  Ended run(int devices, const Arguments& arguments, const char* program = LOCKSTEP_ENGINE,
+            const std::string& fault = "") const {
     const UniqueFd out(::creat((dir_ / "stdout").c_str(), 0600)),
         err(::creat((dir_ / "stderr").c_str(), 0600));
     SubprocessOptions options;
     options.command = {"lockstep"};
     options.command.insert(options.command.end(), arguments.begin(), arguments.end());
     options.program = program;
-    options.env = testing::environment_with(
-        testing::fake_device_variables(LOCKSTEP_FAKE_CUDA_PRELOAD, devices));
+    std::vector<std::string> more =
+        testing::fake_device_variables(LOCKSTEP_FAKE_CUDA_PRELOAD, devices);
+    if (!fault.empty()) more.push_back("LOCKSTEP_FAKE_CUDA_FAULT=" + fault);
+    options.env = testing::environment_with(more);
     options.stdout_fd = out.get();
     options.stderr_fd = err.get();
     Subprocess process(options);
@@ -162,6 +165,27 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 // Two ranks share one device; then the run continues on the CPU.
+TEST_F(EngineOnDevices, ARankWhoseDeviceFailsGoesOnOnASpareOne) {
+  const Arguments replace = {"--nproc",      "2",       "--device",       "cuda",
+                             "--on-failure", "replace", "--max-restarts", "2",
+                             "--batch-size", "32"};
+  const Ended quiet = run(3, train("quiet", replace));
+  ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
+  const Ended failed = run(3, train("failed", replace), LOCKSTEP_ENGINE, "1:300");
+  ASSERT_EQ(failed.exit_code, 0) << failed.err;
+  EXPECT_THAT(failed.err,
+              AllOf(HasSubstr("rank 1 lost its device cuda:1: CUDA error: an illegal memory access "
+                              "was encountered; if it is started again"),
+                    HasSubstr("it is started again, 1 of 1"), HasSubstr("rank 1 was replaced")));
+  EXPECT_EQ(dir_.read("failed/checkpoints/last/model.safetensors"),
+            dir_.read("quiet/checkpoints/last/model.safetensors"));
+  // Without a spare device it meets the same fault, and the report names it.
+  const Ended again = run(2, train("again", replace), LOCKSTEP_ENGINE, "1:200");
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, AllOf(HasSubstr("it is started again, 1 of 1"),
+                               HasSubstr("error: CUDA error: an illegal memory access")));
+}
+
 TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
   const Ended first =
       run(1, train("run", {"--nproc", "2", "--device", "cuda", "--max-steps", "3"}));

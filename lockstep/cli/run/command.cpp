@@ -250,6 +250,7 @@ RunPlan plan_run(const RunFlags& given, const MachineFacts& machine) {
   if (!flags.gpu_ids.empty() && flags.gpu_ids != "all")
     options.env["CUDA_VISIBLE_DEVICES"] = flags.gpu_ids;
   launch::check_spare_ranks(options);
+  launch::check_spare_nodes(options);
   plan.by_mpirun = flags.backend == "mpi" || flags.backend == "hierarchical:mpi";
   if (plan.by_mpirun) check_mpi_flags(flags, plan);
   if (!flags.numa_binding.empty()) {

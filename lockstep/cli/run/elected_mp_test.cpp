@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "lockstep/cli/run/hosts_test.h"
 #include "lockstep/core/net.h"
@@ -64,13 +66,14 @@ class RunElected : public HostsTest {
     etcd_->finish();
     etcd_.reset();
   }
-  void etcdctl(const Words& words) {
+  std::string etcdctl(const Words& words) {
     Words command = network_->prefix(kEtcdHost);
     command.insert(command.end(),
                    {"env", "ETCDCTL_API=3", "etcdctl", "--endpoints", "10.77.0.4:2379"});
     command.insert(command.end(), words.begin(), words.end());
     const Ended ended = run(command);
     EXPECT_EQ(ended.code, 0) << ended.err;
+    return ended.out;
   }
 
   static Words elected(const std::string& nodes, const Words& rest, const std::string& conf = "") {
@@ -124,6 +127,43 @@ TEST_F(RunElected, AnotherAgentTakesOverFromTheFirst) {
               AllOf(HasSubstr("restart, not counted: the agent that led vanished: its connection "
                               "was closed; 3 hosts -> 2, 3 ranks -> 2\n"),
                     HasSubstr("restart, not counted: host0 joined; 2 hosts -> 3")));
+}
+
+// The leader's agent serves the ranks' store, without which they cannot meet again.
+TEST_F(RunElected, ASpareTakesALostHostsPlaceAndAllBeginAnewWithoutTheLeader) {
+  start_etcd();
+  Words words = elected("2", rank_until_done());
+  *std::find(words.begin(), words.end(), "restart") = "replace";
+  words.insert(words.begin(), {"--spare-nodes", "2", "--max-restarts", "1"});
+  auto leader = start(0, words);
+  auto other = start(1, words);
+  leader->await_output(begun(2));
+  other->await_output(begun(2));
+  int leads = 0;
+  if (etcdctl({"get", "/lockstep/job9/leader"}).find("10.77.0.2:") != std::string::npos) {
+    std::swap(leader, other);
+    leads = 1;
+  }
+  const auto await_as_spare = [](Running& agent) {
+    const Deadline deadline = Deadline::seconds(20);
+    while (agent.err.find("this one is a spare") == std::string::npos && !deadline.expired())
+      agent.read_some();
+    EXPECT_THAT(agent.err, HasSubstr("this one is a spare"));
+  };
+  auto third = start(2, words);
+  await_as_spare(*third);
+  ::kill(agent_on(*network_, 1 - leads), SIGKILL);
+  EXPECT_NE(other->finish(), 0);
+  third->await_output(begun(2));
+  other = start(1 - leads, words);
+  await_as_spare(*other);
+  ::kill(agent_on(*network_, leads), SIGKILL);
+  EXPECT_NE(leader->finish(), 0);
+  other->await_output(begun(2));
+  third->await_output(begun(2), 2);
+  EXPECT_THAT(other->err + third->err,
+              HasSubstr("restart, not counted: the agent that led vanished"));
+  let_them_be_done({other.get(), third.get()});
 }
 
 TEST_F(RunElected, OneThatOnlySleptStepsDownAndJoins) {

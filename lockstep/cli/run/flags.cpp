@@ -71,6 +71,11 @@ class RunParser {
         "take a failed rank's place at once",
         "N");
     value(
+        "--spare-nodes", "", flags.spare_nodes,
+        "With --on-failure replace: so many more hosts may come and wait; one takes the place of a "
+        "host that is lost. With -H they are the last ones",
+        "N");
+    value(
         "--simulate-failures", "", flags.simulate_failures,
         "Kill a rank of this host now and then, on average every so many seconds, to see what the "
         "program makes of it",

@@ -47,6 +47,7 @@ struct RunFlags {
   int max_restarts = 0;
   std::string on_failure;
   int spare_ranks = 0;
+  int spare_nodes = 0;
   std::string simulate_failures;
   double grace = 5;
   std::optional<double> stop_grace;  // 25, or grace where that is more

@@ -158,9 +158,13 @@ NodesOptions by_number(const RunFlags& flags, int count) {
                      " needs, on every host, --node-rank and the address of the host with number 0 "
                      "(--master-addr), or else --rdzv-endpoint; or -H HOST:SLOTS,... on one host");
   }
-  if (*flags.node_rank < 0 || *flags.node_rank >= count) {
+  if (*flags.node_rank < 0 || *flags.node_rank >= count + flags.spare_nodes) {
     throw UsageError("--node-rank=" + std::to_string(*flags.node_rank) +
-                     " contradicts --nnodes=" + flags.nnodes + ": hosts count from 0");
+                     " contradicts --nnodes=" + flags.nnodes +
+                     (flags.spare_nodes > 0
+                          ? " and --spare-nodes=" + std::to_string(flags.spare_nodes)
+                          : std::string()) +
+                     ": hosts count from 0");
   }
   nodes.number = flags.node_rank;
   nodes.server = *flags.node_rank == 0 ? NodesOptions::Server::kThis : NodesOptions::Server::kOther;
@@ -215,15 +219,23 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const
                      " starts the other hosts' agents itself: leave --nnodes, --node-rank and "
                      "--rdzv-endpoint out");
   }
+  const auto spares = static_cast<size_t>(std::max(0, flags.spare_nodes));
+  if (spares >= choice.hosts.size())
+    throw UsageError("--spare-nodes=" + std::to_string(flags.spare_nodes) + ": " + choice.source +
+                     " has " + std::to_string(choice.hosts.size()) +
+                     " hosts, and at least one must have ranks");
+  const auto first_spare = choice.hosts.end() - static_cast<std::ptrdiff_t>(spares);
+  const std::vector<HostSlots> to_fill(choice.hosts.begin(), first_spare);
   int slots = 0;
-  for (const HostSlots& host : choice.hosts) slots += host.slots;
-  const std::vector<HostSlots> used =
-      launch::fill_hosts(choice.hosts, nproc.value_or(slots), mapping.placing, choice.source);
+  for (const HostSlots& host : to_fill) slots += host.slots;
+  std::vector<HostSlots> used =
+      launch::fill_hosts(to_fill, nproc.value_or(slots), mapping.placing, choice.source);
   NodesPlan plan;
   plan.nproc = 0;
   plan.devices = choice.devices;
   NodesOptions nodes;
   nodes.nodes = static_cast<int>(used.size());
+  used.insert(used.end(), first_spare, choice.hosts.end());
   for (const HostSlots& host : used) {
     const int number = static_cast<int>(nodes.names.size());
     nodes.names.push_back(host.host);
@@ -239,6 +251,10 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const
     nodes.number = number;
     plan.nproc = host.slots;
   }
+  if (nodes.number.value_or(0) >= nodes.nodes)
+    throw UsageError("--spare-nodes=" + std::to_string(flags.spare_nodes) + ": " +
+                     nodes.names[static_cast<size_t>(*nodes.number)] +
+                     " is this host, which leads the job and cannot be lost; name others last");
   if (nodes.remotes.empty()) return plan;
   nodes.server = NodesOptions::Server::kThis;
   nodes.ssh = split_at(
@@ -273,6 +289,9 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, const M
         throw UsageError("--node-rank=" + std::to_string(*flags.node_rank) +
                          ": the only host of --nnodes=1 has number 0");
       }
+      if (flags.spare_nodes > 0)
+        throw UsageError("--spare-nodes=" + std::to_string(flags.spare_nodes) +
+                         " needs --nnodes: when the only host is lost, nobody goes on");
       return plan;
     }
     if (flags.standalone) throw UsageError("--standalone contradicts --nnodes=" + flags.nnodes);
@@ -288,6 +307,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, const M
     plan.nodes->secret = need_shared_secret(machine);
   }
   if (!plan.nodes) return plan;
+  plan.nodes->spare_nodes = flags.spare_nodes;
   read_conf(flags.rdzv_conf, *plan.nodes);
   plan.nodes->interface = flags.interface;
   if (!flags.interface.empty()) candidate_addresses(machine.addresses, flags.interface);

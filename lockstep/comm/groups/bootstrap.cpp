@@ -41,6 +41,8 @@ Meeting from_launcher(const EnvLookup& env) {
       meeting.address = *job.store;
       meeting.own_restarts = job.own_restarts;
       meeting.replaces = job.replaces;
+      meeting.life =
+          std::to_string(job.generation) + "." + std::to_string(job.own_restarts.value_or(0));
       break;
     case Launcher::kTorchrun:
       meeting.kind = job.world_size == 1 ? Meeting::Kind::kAlone : Meeting::Kind::kTorch;

@@ -46,6 +46,7 @@ struct Meeting {
   std::optional<int> own_restarts = {};
   // Whether ranks that die are replaced and meet the others again (reformation.h).
   bool replaces = false;
+  std::string life = {};  // in that case: differs between all processes that this rank ever has
 };
 // Pure. Throws InvalidArgument.
 Meeting decide_meeting(const InitOptions& options, const EnvLookup& env);

@@ -49,7 +49,7 @@ namespace lockstep::inline v0::launch {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeIntroduction, number, host, address, pid, ranks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodePlan, node_rank, nodes, first_rank, local_ranks, world_size,
-                                   master, store, generation, restarts, job)
+                                   master, store, generation, restarts, joins, moves, job)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Formation, generation, begun, by, agents)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankSight, host, rank, pid, stopped_by, end, ended_badly,
                                    last_collective, gave_up, late)
@@ -58,16 +58,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerFailure, host, rank, role, restarts, lo
                                    tail_stream, gave_up, late, causes, waited)
 // All but the kind.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentMessage, generation, agent, introduction, nodes, min_nodes,
-                                   run_id, port, seen, restarts, finished, well, stood_still,
-                                   lost_output, job, endpoint, plan, known, failure, sights, number,
-                                   exit_code, text)
+                                   run_id, port, seen, restarts, finished, well, past_end,
+                                   stood_still, lost_output, job, endpoint, plan, known, failure,
+                                   sights, number, exit_code, text)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FailureDrill, every, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Binding, given, to, by, in_a_row, cores, overload)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Role, name, ranks, restarts, service)
 // What agents of other hosts are told. They find out the rest for their own host.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodesOptions, nodes, number, endpoints, secret, join_timeout,
-                                   beat, silence)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodesOptions, nodes, spare_nodes, number, endpoints, secret,
+                                   join_timeout, beat, silence)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchOptions, command, program, nproc, roles, env, grace,
                                    stop_grace, max_restarts, spare_ranks, on_failure,
                                    simulate_failures, log_dir, allow_lost_logs, redirects, tee,

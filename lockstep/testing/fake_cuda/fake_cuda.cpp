@@ -39,11 +39,15 @@ void check_options(const FakeCudaOptions& options) {
   if (options.memory_bytes < 1)
     throw InvalidArgument("FakeCuda: memory_bytes must be positive, not " +
                           std::to_string(options.memory_bytes));
+  if (options.failing_device >= options.devices)
+    throw InvalidArgument("FakeCuda: failing_device " + std::to_string(options.failing_device) +
+                          " is none of the " + std::to_string(options.devices) + " devices");
 }
 
 bool same(const FakeCudaOptions& a, const FakeCudaOptions& b) {
   return a.devices == b.devices && a.memory_bytes == b.memory_bytes &&
-         a.host_access == b.host_access && a.callers == b.callers;
+         a.host_access == b.host_access && a.callers == b.callers &&
+         a.failing_device == b.failing_device && a.fails_at == b.fails_at;
 }
 
 }  // namespace

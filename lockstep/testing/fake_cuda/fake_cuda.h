@@ -41,6 +41,10 @@ struct FakeCudaOptions {
   // Look at the stack at every operation, so that reports name the program's functions, and lines
   // where it was compiled with them (-g1): some microseconds each.
   bool callers = true;
+  // This device fails at its `fails_at`-th operation of the process, as after an illegal memory
+  // access: c10::AcceleratorError of code 700, from then on for all that is asked of it. -1: none.
+  int failing_device = -1;
+  int64_t fails_at = 0;
 };
 
 // Why the host waited for a device.

@@ -27,6 +27,7 @@
 #include "lockstep/launch/job_environment.h"
 #include "lockstep/recipes/recipe_run.h"
 #include "lockstep/recipes/recipes.h"
+#include "lockstep/recover/reunion.h"
 #include "lockstep/train/run_claim.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/stop_signals.h"
@@ -38,6 +39,7 @@ namespace {
 // The agent reports once a failure that is the same on every rank, or that is another rank's
 // consequence.
 void leave_to_agent(const std::exception& error, const StartedRun& run) {
+  recover::leave_note_of_device(error);
   const std::string full = full_disk_text(run, error);
   if (!full.empty()) {
     if (launch::leave_error_note({.message = "lockstep train: " + full, .complete = true},

@@ -99,6 +99,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
+    machine().use(stream.device_index(), 0);
     if (*event == nullptr) *event = new RecordedEvent;
     auto& recorded = *static_cast<RecordedEvent*>(*event);
     recorded.stream = slot_of(stream);
@@ -121,6 +122,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
     const auto& recorded = *static_cast<RecordedEvent*>(event);
+    machine().use(machine().timeline.device(recorded.stream), 0);
     check_captured(recorded, "cudaEventQuery");
     captures().check_unsafe("cudaEventQuery");
     return query(recorded.clock);
@@ -146,6 +148,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 #endif
 
   bool queryStream(const c10::Stream& stream) const override {
+    machine().use(stream.device_index(), 0);
     if (const CapturePtr capture = captures().of(slot_of(stream)))
       capture->forbid("cudaStreamQuery of a stream that is captured",
                       "operation not permitted when stream is capturing "

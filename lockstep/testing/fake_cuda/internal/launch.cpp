@@ -91,6 +91,7 @@ void Launch::start_captured() {
 
 void Launch::start(bool late) {
   Machine& m = machine();
+  m.use(m.timeline.device(stream_), 1);
   if (capture_) capture(/*runs=*/true);
   place_ = place_of(std::move(operation_), stream_);
   moment_ = m.timeline.launch(stream_, *Host::current());

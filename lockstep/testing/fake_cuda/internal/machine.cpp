@@ -51,8 +51,18 @@ PlacePtr place_of(std::string operation, StreamSlot stream) {
                     m.options.callers);
 }
 
+void Machine::use(int device, int64_t operations) {
+  if (device != options.failing_device) return;
+  if ((on_failing_device += operations) < options.fails_at) return;
+  throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, 700,
+                              "CUDA error: an illegal memory access was encountered\nFakeCuda's "
+                              "cuda:" +
+                                  std::to_string(device) + " fails (FakeCudaOptions)");
+}
+
 void stop_host(HostStop cause, std::string operation, StreamSlot stream, const VectorClock& clock) {
   Machine& m = machine();
+  m.use(m.timeline.device(stream), 0);
   const CapturePtr capture =
       cause == HostStop::kDevice ? captures().on(m.timeline.device(stream)) : captures().of(stream);
   if (capture)

@@ -46,7 +46,11 @@ struct Machine {
   DeviceMemory memory;
   RaceLog races;
   Tally tally;
-  std::atomic<bool> peer_access = true;  // between all devices
+  std::atomic<bool> peer_access = true;        // between all devices
+  std::atomic<int64_t> on_failing_device = 0;  // operations of FakeCudaOptions::failing_device
+
+  // Throws the device's error if it has failed; `operations`: after it has done so many more.
+  void use(int device, int64_t operations);
 };
 
 // The process's; only after FakeCuda::install().

@@ -1,0 +1,204 @@
+// Tests `lockstep run --spare-nodes` on hosts that are network namespaces: the place of a host that
+// is lost goes to another one, the ranks of the others keep their processes, and the numbers are
+// those of an undisturbed run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "lockstep/cli/run/hosts_test.h"
+
+namespace lockstep::inline v0::cli {
+namespace run_spare_nodes_mp_test {
+
+using namespace hosts_test;  // NOLINT: a test's own helpers
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+std::string text_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+class RunWithSpareNodes : public HostsTest {
+ protected:
+  std::unique_ptr<Running> start_spared(int host, const Words& rest) {
+    Words words = {"--nnodes",        "2",
+                   "--spare-nodes",   "1",
+                   "--rdzv-endpoint", "10.77.0.1:29521",
+                   "--on-failure",    "replace",
+                   "--max-restarts",  "9",
+                   "--rdzv-conf",     "keep_alive_interval=0.25,keep_alive_max_attempt=8",
+                   "--grace",         "1"};
+    words.insert(words.end(), rest.begin(), rest.end());
+    return start(host, words);
+  }
+  Words rank_until_done() const {
+    return {"-np", "2", "/bin/sh", "-c",
+            "echo rank $RANK life $LOCKSTEP_RESTART_COUNT on $(hostname)" + and_wait_until_done()};
+  }
+  // `lockstep train lm` on two hosts of two ranks each.
+  Words train_lm(const std::string& strategy, const std::string& output) const {
+    return {"-np",
+            "2",
+            lockstep_program(),
+            "train",
+            "lm",
+            "--data",
+            "sentences",
+            "--max-steps",
+            "60",
+            "--batch-size",
+            "2",
+            "--log-every",
+            "2",
+            "--strategy",
+            strategy,
+            "--output",
+            path(output),
+            "--quiet"};
+  }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  // Waits until a run has logged so many lines.
+  void await_lines(const std::string& output, int lines) const {
+    const Deadline deadline = Deadline::seconds(90);
+    const auto logged = [&] {
+      const std::string text = text_of(path(output) + "/metrics.jsonl");
+      return std::count(text.begin(), text.end(), '\n');
+    };
+    while (logged() < lines && !deadline.expired())
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_FALSE(deadline.expired()) << output;
+  }
+  void expect_same_checkpoint(const std::string& a, const std::string& b) const {
+    int files = 0;
+    for (const auto& file : fs::directory_iterator(path(a) + "/checkpoints/last")) {
+      if (file.path().extension() != ".safetensors") continue;
+      ++files;
+      const std::string name = file.path().filename();
+      EXPECT_TRUE(text_of(path(b) + "/checkpoints/last/" + name) == text_of(file.path()))
+          << b << ": " << name;
+    }
+    EXPECT_GE(files, 2) << "the model's and the optimizer's";
+  }
+};
+
+TEST_F(RunWithSpareNodes, WholeAndDividedStatesGoOnInTheSameBitsWithoutTheHost) {
+  for (const std::string strategy : {"ddp", "fsdp"}) {
+    auto first = start_spared(0, train_lm(strategy, strategy));
+    auto second = start_spared(1, train_lm(strategy, strategy));
+    EXPECT_EQ(first->finish(), 0) << first->out << first->err;
+    EXPECT_EQ(second->finish(), 0) << second->out << second->err;
+
+    const std::string killed = strategy + "-killed";
+    first = start_spared(0, train_lm(strategy, killed));
+    second = start_spared(1, train_lm(strategy, killed));
+    await_lines(killed, 1);
+    auto spare = start_spared(2, train_lm(strategy, killed));
+    await_lines(killed, 3);
+    ::kill(agent_on(*network_, 1), SIGKILL);
+    EXPECT_NE(second->finish(), 0);
+    EXPECT_EQ(first->finish(), 0) << first->out << first->err;
+    EXPECT_EQ(spare->finish(), 0) << spare->out << spare->err;
+    EXPECT_THAT(first->err,
+                AllOf(HasSubstr("the agent on host1 (10.77.0.2, ranks 2 to 3) vanished"),
+                      HasSubstr("; ranks 2 to 3 are started on host2"),
+                      HasSubstr("rank 2, 3 were replaced")));
+    EXPECT_THAT(spare->err, HasSubstr("the job runs on 2 hosts; this one is a spare, and takes the "
+                                      "place of one that is lost"));
+    expect_same_checkpoint(strategy, killed);
+  }
+}
+
+// The lost host's ranks may run on, until its agent has noticed that nobody hears it.
+TEST_F(RunWithSpareNodes, AHostThatIsCutOffLosesItsPlaceAndComesBackAsASpare) {
+  auto first = start_spared(0, rank_until_done());
+  auto second = start_spared(1, rank_until_done());
+  first->await_output("rank 1 life 0 on host0");
+  second->await_output("rank 3 life 0 on host1");
+  auto third = start_spared(2, rank_until_done());
+  network_->cut(1);
+  third->await_output("rank 3 life 1 on host2");
+  EXPECT_THAT(first->err + first->out, Not(HasSubstr("life 1"))) << "its ranks go on";
+  // All of its ranks are gone; its agent looks for the others.
+  EXPECT_EQ(network_->processes(1).size(), 1u) << "its agent";
+  network_->mend(1);
+  const Deadline deadline = Deadline::seconds(20);
+  while (second->err.find("this one is a spare") == std::string::npos && !deadline.expired())
+    second->read_some();
+  EXPECT_THAT(second->err, HasSubstr("this one is a spare")) << first->err;
+  ::kill(agent_on(*network_, 2), SIGKILL);
+  EXPECT_NE(third->finish(), 0);
+  second->await_output("rank 3 life 2 on host1");
+  let_them_be_done({first.get(), second.get()});
+}
+
+TEST_F(RunWithSpareNodes, TheLastHostsOfAListAreSpares) {
+  auto agents = start(
+      0, {"-H", "10.77.0.1:2,10.77.0.2:2,10.77.0.3:2", "--spare-nodes", "1", "--on-failure",
+          "replace", "--max-restarts", "3", "/bin/sh", "-c",
+          "echo rank $RANK of $WORLD_SIZE life $LOCKSTEP_RESTART_COUNT" + and_wait_until_done()});
+  agents->await_output("of 4 life 0", 4);
+  const Deadline deadline = Deadline::seconds(20);
+  while (agents->err.find("10.77.0.3 is a spare") == std::string::npos && !deadline.expired())
+    agents->read_some();
+  ::kill(agent_on(*network_, 1), SIGKILL);
+  agents->await_output("of 4 life 1", 2);
+  EXPECT_THAT(agents->err, HasSubstr("the agent on 10.77.0.2 (10.77.0.2, ranks 2 to 3) vanished"));
+  EXPECT_THAT(agents->err, HasSubstr("; ranks 2 to 3 are started on 10.77.0.3"));
+  let_them_be_done({agents.get()});
+}
+
+TEST_F(RunWithSpareNodes, AHostThatIsLostAfterTheLastStepIsNotMissed) {
+  const Words past_the_end = {"-np", "1", test_program(), "past-the-end", folder_.path().string()};
+  auto first = start_spared(0, past_the_end);
+  auto second = start_spared(1, past_the_end);
+  first->await_output("is past the end");
+  second->await_output("is past the end");
+  ::kill(agent_on(*network_, 1), SIGKILL);
+  EXPECT_NE(second->finish(), 0);
+  const Deadline deadline = Deadline::seconds(20);
+  const std::string line = "; all ranks had done their last step by then";
+  while (first->err.find(line) == std::string::npos && !deadline.expired()) first->read_some();
+  EXPECT_THAT(first->err, HasSubstr(line));
+  std::ofstream(folder_.path() / "end") << "yes";
+  EXPECT_EQ(first->finish(), 0) << first->err;
+}
+
+TEST_F(RunWithSpareNodes, WhatCannotBeMeantSoIsOneLine) {
+  const auto refused = [&](const Words& words) {
+    const Ended ended = run_on(0, words);
+    EXPECT_EQ(ended.code, 2);
+    return ended.err;
+  };
+  EXPECT_THAT(
+      refused({"--nnodes", "2", "--spare-nodes", "1", "--rdzv-endpoint", "10.77.0.1", "true"}),
+      HasSubstr("--spare-nodes=1 needs --on-failure=replace"));
+  const Words replace = {"--on-failure", "replace", "--max-restarts", "1", "true"};
+  const auto with = [&](Words words) {
+    words.insert(words.end(), replace.begin(), replace.end());
+    return words;
+  };
+  EXPECT_THAT(refused(with({"--spare-nodes", "1"})), HasSubstr("--spare-nodes=1 needs --nnodes"));
+  EXPECT_THAT(
+      refused(with({"--nnodes", "1:2", "--spare-nodes", "1", "--rdzv-endpoint", "10.77.0.1"})),
+      HasSubstr("--spare-nodes=1 contradicts --nnodes=1:2"));
+  EXPECT_THAT(refused(with({"--nnodes", "2", "--spare-nodes", "1", "--rdzv-endpoint",
+                            "10.77.0.1,10.77.0.2"})),
+              HasSubstr("--spare-nodes=1 does not go with a second --rdzv-endpoint"));
+  EXPECT_THAT(refused(with({"-H", "10.77.0.1", "--spare-nodes", "1"})),
+              HasSubstr("-H has 1 hosts, and at least one must have ranks"));
+  EXPECT_THAT(refused(with({"-H", "10.77.0.2,10.77.0.1", "--spare-nodes", "1"})),
+              HasSubstr("10.77.0.1 is this host, which leads the job and cannot be lost"));
+}
+
+}  // namespace run_spare_nodes_mp_test
+}  // namespace lockstep::inline v0::cli

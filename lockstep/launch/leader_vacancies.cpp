@@ -1,0 +1,169 @@
+// The part of Leader that gives the place of a lost host to another one, while the ranks of the
+// others run.
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/launch/failure_report.h"
+#include "lockstep/launch/leader.h"
+
+namespace lockstep::inline v0::launch {
+namespace {
+
+using Kind = AgentMessage::Kind;
+
+// Ranks that were passing their last barrier when the host was lost have said so by then.
+constexpr auto kSettles = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// The job waits for the ranks of the next host as it did for those of this one.
+void Leader::vacate(Member member, Cause cause, Time now) {
+  Agent& agent = agents_.at(member);
+  // Ranks of a silent agent may still run.
+  const Time not_before = agent.gives_up.empty() ? std::max(now, not_before_) : now;
+  vacancies_.push_back({.plan = agent.plan,
+                        .cause = std::move(cause),
+                        .since = now,
+                        .not_before = not_before,
+                        .until = not_before + options_.join_timeout,
+                        .past_end = agent.past_end});
+  unserved_ += agent.served ? 1 : 0;
+  agent.member = false;
+  agent.gives_up.clear();
+}
+
+Leader::Sends Leader::tend_vacancies(Time now) {
+  Sends sends;
+  bool closed = false;
+  for (size_t i = 0; i < vacancies_.size();) {
+    Vacancy& vacancy = vacancies_[i];
+    if (vacancy.candidate || !all_heard_since(vacancy.since + kSettles)) {
+      ++i;
+    } else if (vacancy.past_end || past_end()) {
+      lines_.push_back("[lockstep] " + vacancy.cause.text +
+                       "; all ranks had done their last step by then\n");
+      close(i);
+      closed = true;
+    } else if (!has_spares() || (now >= vacancy.until && !spare_for(vacancy.plan))) {
+      Cause cause = std::move(vacancy.cause);
+      if (has_spares())
+        cause.text += "; no host took its place within " + seconds_text(options_.join_timeout) +
+                      " (--rdzv-conf join_timeout=SECONDS waits longer)";
+      close(i);
+      return fail(std::move(cause), now);
+    } else {
+      for (Send& send : offer(vacancy, now)) sends.push_back(std::move(send));
+      ++i;
+    }
+  }
+  if (!closed) return sends;
+  for (Send& send : stop_services_if_all_served()) sends.push_back(std::move(send));
+  for (Send& send : go_on_if_all_ended(now)) sends.push_back(std::move(send));
+  return sends;
+}
+
+// Proposes the place to a spare host, if there is one. Numbers that must be claimed are claimed one
+// after another.
+Leader::Sends Leader::offer(Vacancy& vacancy, Time now) {
+  const std::optional<Member> spare = spare_for(vacancy.plan);
+  if (!spare && !std::exchange(vacancy.said, true))
+    lines_.push_back("[lockstep] " + vacancy.cause.text + "; its place is free for another host\n");
+  if (!spare || now < vacancy.not_before) return {};
+  if (options_.fenced && candidate(/*ready=*/false)) return {};
+  for (const auto& [member, agent] : agents_) generation_ = std::max(generation_, agent.seen);
+  Agent& agent = agents_.at(*spare);
+  agent.plan = vacancy.plan;
+  if (agent.plan.joins < 0) agent.plan.joins = vacancy.plan.generation;
+  agent.plan.generation = ++generation_;
+  ++agent.plan.moves;
+  agent.candidate = true;
+  agent.ready = agent.started = agent.served = agent.ended = agent.finished = agent.well =
+      agent.past_end = false;
+  vacancy.candidate = spare;
+  return {{*spare, word_to(agent)}};
+}
+
+// The candidate has its plan.
+Leader::Sends Leader::take_place(Member member, Time now) {
+  Agent& agent = agents_.at(member);
+  if (agent.ready) return {};  // the agent reports it with every beat
+  agent.ready = true;
+  join_by_ = now + options_.join_timeout;
+  return options_.fenced ? Sends{} : begin_in_place(member);
+}
+
+Leader::Sends Leader::begin_in_place(Member member) {
+  Agent& agent = agents_.at(member);
+  agent.candidate = false;
+  agent.member = true;
+  const auto vacancy = std::find_if(vacancies_.begin(), vacancies_.end(),
+                                    [&](const Vacancy& one) { return one.candidate == member; });
+  lines_.push_back("[lockstep] " + vacancy->cause.text + "; " + ranks_of(agent) +
+                   (agent.plan.local_ranks == 1 ? " is" : " are") + " started on " +
+                   name_of(agent) + "\n");
+  vacancies_.erase(vacancy);
+  return {{member, about(Kind::kStart, agent)}};
+}
+
+// The member is no candidate any more.
+void Leader::withdraw(Member member) {
+  agents_.at(member).candidate = false;
+  for (Vacancy& vacancy : vacancies_)
+    if (vacancy.candidate == member) vacancy.candidate.reset();
+}
+
+// Nobody waits for the ranks of that place any more.
+void Leader::close(size_t vacancy) {
+  if (const auto member = vacancies_[vacancy].candidate) withdraw(*member);
+  vacancies_.erase(vacancies_.begin() + static_cast<std::ptrdiff_t>(vacancy));
+  --pending_;
+  --unserved_;
+}
+
+// The job ends, in which the lost hosts may have a part.
+void Leader::close_vacancies() {
+  while (!vacancies_.empty()) {
+    causes_.push_back(std::move(vacancies_.back().cause));
+    close(vacancies_.size() - 1);
+  }
+}
+
+bool Leader::all_heard_since(Time time) const {
+  return std::all_of(agents_.begin(), agents_.end(), [time](const auto& entry) {
+    const Agent& agent = entry.second;
+    return !agent.member || agent.lost || agent.ended || agent.heard >= time;
+  });
+}
+
+bool Leader::past_end() const {
+  return std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+    return entry.second.member && entry.second.past_end;
+  });
+}
+
+std::optional<Leader::Member> Leader::spare_for(const NodePlan& plan) const {
+  for (const auto& [member, agent] : agents_) {
+    const bool free = !agent.member && !agent.candidate && !agent.lost && !agent.leaving;
+    if (free && !agent.unfit && agent.counted && agent.introduction.ranks >= plan.local_ranks)
+      return member;
+  }
+  return std::nullopt;
+}
+
+// Each once.
+void Leader::say_spares() {
+  for (auto& [member, agent] : agents_) {
+    if (!has_spares() || agent.member || !agent.counted || agent.said_spare) continue;
+    agent.said_spare = true;
+    lines_.push_back("[lockstep] " + name_of(agent) + " is a spare\n");
+  }
+}
+
+// The first that is to take a place; `ready`: and has its plan.
+std::optional<Leader::Member> Leader::candidate(bool ready) const {
+  for (const auto& [member, agent] : agents_)
+    if (agent.candidate && (agent.ready || !ready)) return member;
+  return std::nullopt;
+}
+
+}  // namespace lockstep::inline v0::launch
