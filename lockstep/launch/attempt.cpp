@@ -252,7 +252,6 @@ void Attempt::say_if_served() {
 
 // Looks at all ranks at once, so that the right one of several dead ranks is blamed.
 void Attempt::look_for_exits() {
-  look_for_the_end();
   std::vector<RankExit> exits;
   for (int rank = 0; rank < ranks_; ++rank) {
     if (!supervisor_.running(rank)) continue;
@@ -260,9 +259,11 @@ void Attempt::look_for_exits() {
     const auto status = process.poll();
     if (!status) continue;
     RankExit exit{rank, *status, board_.read(rank).gave_up};
+    exit.past_end = board_.presence(rank) == trace::CallBoard::Presence::kAllFinished;
+    past_end_[static_cast<size_t>(rank)] = exit.past_end;
     // Other signals are its own error, and so is one that gave up waiting for others.
-    exit.done = status->signal == SIGKILL && !exit.gave_up && !supervisor_.stopping() &&
-                board_.presence(rank) == trace::CallBoard::Presence::kAllFinished;
+    exit.done =
+        exit.past_end && status->signal == SIGKILL && !exit.gave_up && !supervisor_.stopping();
     if (waits_for_word(exit)) continue;
     exits.push_back(exit);
     if (exit.well()) board_.set_presence(rank, trace::CallBoard::Presence::kEnded);

@@ -79,13 +79,18 @@ bool Supervisor::comes_back(const RankExit& exit) {
   return true;
 }
 
-// Ranks must be left, and none may have succeeded; if the last ones fail then, the work is lost.
-bool Supervisor::goes_on_without(std::span<const RankExit> failures) const {
+// Ranks must be left, and none may have succeeded before; if the last ones fail then, the work is
+// lost. Those that are found in the same look to have succeeded went on without a rank that failed,
+// unless it had done all its steps as well.
+bool Supervisor::goes_on_without(std::span<const RankExit> failures,
+                                 bool one_had_ended_well) const {
   const auto bad_usage = [](const RankExit& exit) {
     return exit.status.signal == 0 && exit.status.exit_code == 2;
   };
-  if (!shrinks_ || any_ended_well_ || std::any_of(failures.begin(), failures.end(), bad_usage))
-    return false;
+  const auto past_end = [](const RankExit& exit) { return exit.past_end; };
+  if (!shrinks_ || one_had_ended_well) return false;
+  if (std::any_of(failures.begin(), failures.end(), bad_usage)) return false;
+  if (any_ended_well_) return std::none_of(failures.begin(), failures.end(), past_end);
   bool anybody = false;
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
     anybody = anybody || (alive_[rank] && !ranks_[rank].service);
@@ -113,6 +118,7 @@ void Supervisor::begin_to_stop(Time now, bool asked) {
 
 std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, Time now) {
   std::vector<RankExit> failures;
+  const bool one_had_ended_well = any_ended_well_;
   for (const RankExit& exit : exits) {
     const bool service = ranks_[static_cast<size_t>(exit.local_rank)].service;
     any_ended_well_ = any_ended_well_ || (exit.well() && !service);
@@ -126,7 +132,7 @@ std::vector<SignalOrder> Supervisor::on_exits(std::span<const RankExit> exits, T
     if (!exit.well() && !is_left_[rank]) (comes_back(exit) ? back : failures).push_back(exit);
   }
   const bool stopping = phase_ != Phase::kRunning;
-  const bool without = !stopping && goes_on_without(failures);
+  const bool without = !stopping && goes_on_without(failures, one_had_ended_well);
   for (const RankExit& exit : failures) {
     if (ranks_[static_cast<size_t>(exit.local_rank)].service) continue;
     if (without)

@@ -20,6 +20,7 @@ struct RankExit {
   bool excused = false;
   // It was killed (SIGKILL) after all ranks had passed the last meeting of their recovery.
   bool done = false;
+  bool past_end = false;  // it had passed that meeting, however it ended
 
   bool well() const { return status.ok() || done; }
 };
@@ -70,13 +71,14 @@ class Supervisor {
   // once a rank has succeeded, since a newcomer could not meet it. A replacement starts at once,
   // except for a rank whose processes end quickly, which has a pause of restart_pause() for each in
   // a row. `shrinks`: the others continue without a rank that fails, as long as there are any and
-  // none has succeeded; not where it exited with 2.
+  // none has succeeded before; not where it exited with 2.
   Supervisor(std::vector<RankPolicy> ranks, Grace grace, bool alone = true, int replacements = 0,
              bool shrinks = false);
 
-  // All ends found in one look. RankExit::well() is a success. After a failure the others stop: SIGTERM, and SIGKILL after the
-  // grace; but a rank that has restarts left waits for the next one instead. Services stop in the
-  // same way when no ranks are left to serve; their exit codes then do not matter.
+  // All ends found in one look. RankExit::well() is a success. After a failure the others stop:
+  // SIGTERM, and SIGKILL after the grace; but a rank that has restarts left waits for the next one
+  // instead. Services stop in the same way when no ranks are left to serve; their exit codes then do
+  // not matter.
   std::vector<SignalOrder> on_exits(std::span<const RankExit> exits, Time now);
   // A signal to the agent. SIGUSR1 and SIGUSR2 are passed on. Any other stops the job: it is passed
   // on, and SIGKILL follows after the grace (SIGTERM asks), or at once after a second signal. The
@@ -143,7 +145,7 @@ class Supervisor {
   std::vector<SignalOrder> to_running(int signal, bool group) const;
   std::vector<SignalOrder> kill_all();
   bool comes_back(const RankExit& exit);
-  bool goes_on_without(std::span<const RankExit> failures) const;
+  bool goes_on_without(std::span<const RankExit> failures, bool one_had_ended_well) const;
   std::chrono::milliseconds pause_before_next(size_t rank, Time now);
   void begin_to_stop(Time now, bool asked);
   std::ptrdiff_t waiting() const;

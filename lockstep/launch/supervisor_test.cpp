@@ -246,6 +246,20 @@ TEST_F(ShrinkingJob, AFailureAfterAnotherHasEndedWellIsTheJobs) {
   EXPECT_EQ(supervisor_.failure()->local_rank, 2);
 }
 
+TEST_F(ShrinkingJob, WhoHasEndedWellInTheSameLookWentOnWithoutTheOneThatFailed) {
+  EXPECT_THAT(exits(supervisor_, {exited(0, 0), killed(2, SIGKILL), exited(1, 0)}), IsEmpty());
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_TRUE(supervisor_.all_ended_well());
+  EXPECT_EQ(supervisor_.left_behind(), 1);
+}
+
+TEST_F(ShrinkingJob, AFailureAfterTheLastStepIsTheJobsAlsoInTheSameLook) {
+  RankExit after = exited(2, 1);
+  after.past_end = true;
+  EXPECT_THAT(exits(supervisor_, {exited(0, 0), after}), ElementsAre(group(1, SIGTERM)));
+  EXPECT_EQ(supervisor_.failure()->local_rank, 2);
+}
+
 // The ranks that the others ended without, because they stand still.
 TEST_F(ShrinkingJob, WhoIsLeftBehindIsEndedAndIsNoFailure) {
   EXPECT_FALSE(supervisor_.may_leave_behind());

@@ -164,10 +164,9 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"text", {"text", "--data", "sentences", "--amp", "bf16", "--batch-size", "4"}, 0.1}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Two ranks share one device; then the run continues on the CPU.
 TEST_F(EngineOnDevices, ARankWhoseDeviceFailsGoesOnOnASpareOne) {
   const Arguments replace = {"--nproc",      "2",       "--device",       "cuda",
-                             "--on-failure", "replace", "--max-restarts", "2",
+                             "--on-failure", "replace", "--max-restarts", "1",
                              "--batch-size", "32"};
   const Ended quiet = run(3, train("quiet", replace));
   ASSERT_EQ(quiet.exit_code, 0) << quiet.err;
@@ -186,6 +185,7 @@ TEST_F(EngineOnDevices, ARankWhoseDeviceFailsGoesOnOnASpareOne) {
                                HasSubstr("error: CUDA error: an illegal memory access")));
 }
 
+// Two ranks share one device; then the run continues on the CPU.
 TEST_F(EngineOnDevices, ARunGoesOnOnAnotherDevice) {
   const Ended first =
       run(1, train("run", {"--nproc", "2", "--device", "cuda", "--max-steps", "3"}));
