@@ -122,6 +122,35 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
   }
 }
 
+void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
+                       const PeerMemory& peer_memory, std::vector<std::byte>& scratch) {
+  const int64_t element = element_bytes(call);
+  const int size = static_cast<int>(addresses.size());
+  const Share share = share_of(call.count * element, rank, size);
+  if (share.bytes() == 0) return;
+  const int64_t chunk = std::min(share.bytes(), kPushBytes);
+  scratch.resize(static_cast<size_t>(chunk) * addresses.size());
+  std::vector<const std::byte*> inputs(addresses.size());
+  for (int64_t at = share.begin; at < share.end; at += chunk) {
+    const int64_t bytes = std::min(chunk, share.end - at);
+    for (int r = 0; r < size; ++r) {
+      const std::byte*& input = inputs[static_cast<size_t>(r)];
+      input = call.output + at;
+      if (r == rank) continue;
+      std::byte* copy = scratch.data() + static_cast<int64_t>(r) * chunk;
+      peer_memory.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(at), copy,
+                       bytes);
+      input = copy;
+    }
+    reduce_buffers(call.output + at, inputs, bytes / element, call.dtype, call.reduce);
+    for (int step = 1; step < size; ++step) {
+      const int r = (rank + step) % size;
+      peer_memory.write(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(at),
+                        call.output + at, bytes);
+    }
+  }
+}
+
 void push_copied(const Call& call, const Pieces& pieces, int rank,
                  std::span<const uint64_t> targets, const PeerMemory& peer_memory) {
   const int size = static_cast<int>(targets.size());

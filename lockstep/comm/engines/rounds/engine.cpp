@@ -201,11 +201,10 @@ void Engine::enroll(Operation& op) {
   if (numbered_ == own_.posted.load(std::memory_order_relaxed) + 1) post(op);
 }
 
-// Whether `bytes` of memory that is not mapped may be copied to and from the peers' memory. An
-// all_reduce, which goes both ways, is faster in slots: the system call pays for every page.
+// Whether `bytes` of memory that is not mapped may be copied to and from the peers' memory.
 bool Engine::may_copy(Op op, int64_t bytes) const {
-  return op != Op::kAllReduce && peer_memory_ != nullptr && peer_memory_->copies() &&
-         bytes >= tuning_.copies_from;
+  return peer_memory_ != nullptr && peer_memory_->copies() &&
+         bytes >= (op == Op::kAllReduce ? tuning_.all_reduce_copies_from : tuning_.copies_from);
 }
 
 // False while the slowest rank may still need the descriptor that the call's would overwrite.

@@ -8,8 +8,8 @@
 //   LL       up to Tuning::ll_up_to bytes a rank
 //   mapped   every rank's data lies where the others can reach it: each takes its pieces in place;
 //            all_reduce in one fused pass
-//   copied   from Tuning::copies_from bytes, where every rank may copy from every other's memory;
-//            all_reduce never
+//   copied   from Tuning::copies_from bytes (an all_reduce: all_reduce_copies_from), where every
+//            rank may copy from and to every other's memory
 //   staged   in rounds through the slots (program.h), for everything else
 // Messages go through rings (channels.h), or the receiver pulls them from the sender's memory. A
 // large broadcast is moved from both sides, by the root and by the other ranks; in a large copied
@@ -23,6 +23,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -56,6 +57,9 @@ struct Tuning {
   bool mapped = true;
   int64_t shares_from = 16 * 1024;  // staged all_reduce: each rank adds up its share for all
   int64_t copies_from = 48 * 1024;
+  // An all_reduce goes both ways, and the system call pays for every page: on some processors it is
+  // never faster than slots. Where ranks differ in this, the largest counts.
+  int64_t all_reduce_copies_from = INT64_MAX;
   // From here on the owner of the data writes a copied all_gather or all_to_all.
   int64_t pushes_from = 512 * 1024;
   // How long a rank that gives up waits for peers that touch its memory.

@@ -199,6 +199,8 @@ void Engine::execute_copied(Operation& op) {
   const WatchedPeerMemory peer_memory(*peer_memory_, region_.header().failure);
   if (op.call.op == Op::kBroadcast)
     broadcast_copied(op.call, rank_, addresses_, targets_, peer_memory);
+  else if (op.call.op == Op::kAllReduce)
+    all_reduce_copied(op.call, rank_, addresses_, peer_memory, scratch_);
   else if (op.pushed)
     push_copied(op.call, op.pieces, rank_, targets_, peer_memory);
   else

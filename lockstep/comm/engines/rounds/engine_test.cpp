@@ -53,7 +53,8 @@ const std::vector<Way>& ways() {
       {"staged in shares",
        {.ll_up_to = kNever, .mapped = false, .shares_from = 1, .copies_from = kNoCopies}},
       {"lines and staged", {.mapped = false, .copies_from = kNoCopies}},
-      {"copied", {.ll_up_to = kNever, .mapped = false, .copies_from = 1}},
+      {"copied",
+       {.ll_up_to = kNever, .mapped = false, .copies_from = 1, .all_reduce_copies_from = 1}},
       {"copied and pushed",
        {.ll_up_to = 256, .mapped = false, .copies_from = 2048, .pushes_from = 4096}},
   };

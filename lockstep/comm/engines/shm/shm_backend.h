@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "lockstep/comm/backend/backend.h"
 #include "lockstep/comm/engines/rounds/engine.h"
@@ -16,10 +17,11 @@
 namespace lockstep::inline v0 {
 
 // The `shape.size` ranks must be on one host; the store must be new to this group (a PrefixStore).
-// `shape` and `tuning` are the same on all ranks.
+// `shape` and `tuning` are the same on all ranks; null: what suits the host's processor.
 // Collective: all of those ranks.
 // Throws: Timeout, StoreError, Mismatch, SystemError.
 std::unique_ptr<Backend> make_shm_backend(Store& store, int rank, const rounds::RegionShape& shape,
-                                          Deadline deadline, const rounds::Tuning& tuning = {});
+                                          Deadline deadline,
+                                          const std::optional<rounds::Tuning>& tuning = {});
 
 }  // namespace lockstep::inline v0
