@@ -21,12 +21,12 @@ constexpr auto kStopSlack = std::chrono::seconds(10);
 
 enum Weight { kLostAgent, kKilled, kOther, kWaited };
 
-void append(Leader::Sends& sends, Leader::Sends more) {
+}  // namespace
+
+void Leader::append(Sends& sends, Sends more) {
   sends.insert(sends.end(), std::make_move_iterator(more.begin()),
                std::make_move_iterator(more.end()));
 }
-
-}  // namespace
 
 Leader::Leader(LeaderOptions options, Time now)
     : options_(std::move(options)),

@@ -176,6 +176,7 @@ class Leader {
     bool said = false;  // that a host is waited for
   };
 
+  static void append(Sends& sends, Sends more);
   static void blame(Cause& cause, const WorkerFailure& failure, const std::string& host);
   static std::string text_of(const Cause& cause);
   Sends join(Member from, const AgentMessage& message, const std::string& address, Time now);

@@ -163,10 +163,10 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   if (phase_ != Phase::kMeeting) {
     sends.push_back({from, word_to(added)});
     say_spares();
-    for (Send& send : tend_vacancies(now)) sends.push_back(std::move(send));
+    append(sends, tend_vacancies(now));
     return sends;
   }
-  for (Send& send : form_if_enough(now)) sends.push_back(std::move(send));
+  append(sends, form_if_enough(now));
   return sends;
 }
 

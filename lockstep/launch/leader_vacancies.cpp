@@ -52,13 +52,13 @@ Leader::Sends Leader::tend_vacancies(Time now) {
       close(i);
       return fail(std::move(cause), now);
     } else {
-      for (Send& send : offer(vacancy, now)) sends.push_back(std::move(send));
+      append(sends, offer(vacancy, now));
       ++i;
     }
   }
   if (!closed) return sends;
-  for (Send& send : stop_services_if_all_served()) sends.push_back(std::move(send));
-  for (Send& send : go_on_if_all_ended(now)) sends.push_back(std::move(send));
+  append(sends, stop_services_if_all_served());
+  append(sends, go_on_if_all_ended(now));
   return sends;
 }
 
