@@ -38,8 +38,8 @@ LOCKSTEP_API int device_place(int local_rank, int local_size, std::optional<int>
 LOCKSTEP_API c10::Device choose_device(const std::string& request, int local_rank,
                                        const VisibleDevices& visible,
                                        const std::string& source = "device");
-// The same with visible_devices(), which is called only if the request depends on it; for "cuda" and
-// "auto" the device of device_place(), by this process's environment.
+// The same with visible_devices(), which is called only if the request depends on it; for "cuda"
+// and "auto" the device of device_place(), by this process's environment.
 LOCKSTEP_API c10::Device choose_device(const std::string& request, int local_rank,
                                        const std::string& source = "device");
 

@@ -21,7 +21,8 @@ struct DeviceFailure {
 // The failure of the calling thread's current CUDA device that `error` reports: an uncorrectable
 // memory error (ECC), a lost device or link, an illegal memory access, and whatever else leaves
 // CUDA unusable in this process. nullopt for every other error, memory that does not suffice among
-// them. It is libtorch's c10::AcceleratorError, with a code of "CUDA Runtime API, cudaError".
+// them. It is libtorch's c10::AcceleratorError, with a code of "CUDA Runtime API, cudaError"; an
+// error of cuBLAS or cuDNN, which has none, is one if the device has failed by then.
 LOCKSTEP_API std::optional<DeviceFailure> device_failure(const std::exception& error);
 
 // Throws the device's own error where it has failed already. Does not wait for its work. Nothing

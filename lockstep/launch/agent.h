@@ -42,14 +42,14 @@ struct LaunchResult {
 // the job, which the others notice by its connection, or within `silence`; ranks end with their
 // agent. With spare_nodes it is no failure where another host comes and takes its place, while the
 // other ranks go on; nor after all ranks have seen that all have done their last step (Recovery,
-// Trainer). With OnFailure::kRestart it is no failure: the others continue in a new generation if they
-// are enough, or wait for join_timeout until they are. An agent whose link was cut joins again when
-// it can. A late agent is part of the next generation, which starts by itself while hosts are
+// Trainer). With OnFailure::kRestart it is no failure: the others continue in a new generation if
+// they are enough, or wait for join_timeout until they are. An agent whose link was cut joins again
+// when it can. A late agent is part of the next generation, which starts by itself while hosts are
 // missing. SIGTERM to one of nodes > min_nodes agents, except the first, removes its host. When the
-// first agent is lost another one takes over where etcd elects it; otherwise the job ends.
-// An agent that is stopped for longer than `silence` (SIGSTOP, a sleeping host) loses its ranks to
-// its sentinel where others may continue without it. This applies neither to the only agent of a
-// job nor to the first where no other may lead.
+// first agent is lost another one takes over where etcd elects it; otherwise the job ends. An agent
+// that is stopped for longer than `silence` (SIGSTOP, a sleeping host) loses its ranks to its
+// sentinel where others may continue without it. This applies neither to the only agent of a job
+// nor to the first where no other may lead.
 //
 // When the agent itself is killed, the kernel kills the ranks, and a small process beside the agent
 // kills their children; the kernel also kills the ranks when the thread that called launch() ends.

@@ -84,7 +84,7 @@ Attempt::Attempt(const AgentContext& context, const AttemptJob& job)
   }
   if (!options_.stdin_for_ranks || options_.spare_ranks > 0)
     no_input_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (int rank = 0; rank < ranks_; ++rank) workers_.push_back(start_rank(rank));
+  for (int rank = 0; rank < ranks_; ++rank) workers_.push_back(start_rank(rank, streams_of(rank)));
   for (int rank = 0; rank < ranks_; ++rank) {
     sights_.push_back({.rank = job_.node.first_rank + rank,
                        .pid = workers_[static_cast<size_t>(rank)]->process().pid()});
@@ -132,10 +132,10 @@ AttemptResult Attempt::run() {
 
 void Attempt::watch() {
   while (!supervisor_.done()) {
-    look_for_the_end();
     say_if_served();
     wait_for_events();
     look_for_exits();
+    look_for_the_end();
     obey(supervisor_.on_time(Clock::now()));
     simulate_failures();
     end_still_ranks();
@@ -369,7 +369,7 @@ void Attempt::note_end(const RankExit& exit) {
 
 // The rank's next process, in whichever attempt, takes another device.
 void Attempt::note_device(const RankExit& exit) {
-  if (exit.well() || supervisor_.stopping()) return;
+  if (exit.well()) return;
   const Worker& worker = *workers_[static_cast<size_t>(exit.local_rank)];
   const ErrorNote note = error_note_of(worker.error_text());
   if (note.device.empty()) return;

@@ -74,10 +74,10 @@ class Attempt {
     std::filesystem::path folder;  // the folder of the log files; "": there are none
   };
 
-  std::unique_ptr<Worker> start_rank(int rank);
+  std::unique_ptr<Worker> start_rank(int rank, Streams streams);
   std::unique_ptr<Worker> start_spare(int link);
   // nullptr: no spare is available
-  std::unique_ptr<Worker> take_spare(int rank);
+  std::unique_ptr<Worker> take_spare(int rank, const Streams& streams);
   void start_again(int rank);
   Streams streams_of(int rank);
   Variables variables_of(int rank, const std::string& error_file);

@@ -123,8 +123,7 @@ std::vector<int> Attempt::cpus_of(int rank) const {
   return cpu_share(allowed_cpus(), ranks_, rank);
 }
 
-std::unique_ptr<Worker> Attempt::start_rank(int rank) {
-  Streams streams = streams_of(rank);
+std::unique_ptr<Worker> Attempt::start_rank(int rank, Streams streams) {
   ErrorFile error =
       streams.folder.empty() ? nameless_error_file() : ErrorFile{{}, streams.folder / "error.json"};
   SubprocessOptions start;
@@ -175,9 +174,8 @@ std::unique_ptr<Worker> Attempt::start_spare(int link) {
                                   std::move(error.fd), error.path);
 }
 
-std::unique_ptr<Worker> Attempt::take_spare(int rank) {
+std::unique_ptr<Worker> Attempt::take_spare(int rank, const Streams& streams) {
   if (!spares_ || !spares_->available()) return nullptr;
-  Streams streams = streams_of(rank);
   const std::filesystem::path error =
       streams.folder.empty() ? std::filesystem::path() : streams.folder / "error.json";
   SpareOrder order{.variables = variables_of_one(variables_of(rank, error)), .cpus = cpus_of(rank)};
@@ -186,7 +184,7 @@ std::unique_ptr<Worker> Attempt::take_spare(int rank) {
   for (const auto& [name, value] : options_.env) order.variables.erase(name);
   auto worker = spares_->give(order, rank, std::chrono::steady_clock::now());
   if (!worker) return nullptr;
-  worker->become(std::move(streams.out), std::move(streams.err), rank, error);
+  worker->become(streams.out, streams.err, rank, error);
   const int number = job_.node.first_rank + rank;
   context_.err.put(
       -2, {spare_taken_line(number, name_in_role(options_.roles, number), worker->process().pid())},
@@ -222,8 +220,9 @@ void Attempt::start_again(int rank) {
   std::erase_if(exits_, [rank](const RankExit& exit) { return exit.local_rank == rank; });
   board_.leave(rank);
   if (worker->process().group_alive()) former_.push_back(std::move(worker));
-  auto spare = take_spare(rank);
-  worker = spare ? std::move(spare) : start_rank(rank);
+  Streams streams = streams_of(rank);
+  auto spare = take_spare(rank, streams);
+  worker = spare ? std::move(spare) : start_rank(rank, std::move(streams));
   sights_[static_cast<size_t>(rank)] = {.rank = job_.node.first_rank + rank,
                                         .pid = worker->process().pid()};
   still_[static_cast<size_t>(rank)] = {.begun = std::chrono::steady_clock::now()};

@@ -32,7 +32,8 @@ void Attempt::take_signal(int signal) {
   message.number = signal == SIGPIPE ? SIGTERM : signal;
   leaves_ = leaves_ || (signal == SIGTERM && job_.peers.may_leave());
   // It waits for another place, and the job does not need it.
-  leaves_ = leaves_ || (stops && lapsed_ && supervisor_.done());
+  const bool has_spares = options_.nodes && options_.nodes->spare_nodes > 0;
+  leaves_ = leaves_ || (stops && has_spares && lapsed_ && supervisor_.done());
   if (leaves_) {
     message.kind = AgentMessage::Kind::kLeave;
     message.text = signal_name(signal);
@@ -65,7 +66,8 @@ std::vector<SignalOrder> Attempt::orders_of_signal(int signal, bool relayed) {
   if (!stops) {
     if (traces_.on() && !supervisor_.done()) write_traces(signal_name(signal));
   } else {
-    write_last_traces(signal_name(signal) + " to lockstep run");
+    write_last_traces(signal_name(signal) +
+                      (relayed ? " from another host, or since it is lost" : " to lockstep run"));
   }
   std::vector<SignalOrder> orders = supervisor_.on_signal(signal, Clock::now(), relayed);
   // A request for traces must not end ranks that do not handle the signal.

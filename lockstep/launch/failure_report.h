@@ -48,8 +48,8 @@ std::string done_line(int rank, const std::string& role, const ExitStatus& statu
 // The same for a rank that is not replaced: "...; the others go on without it".
 std::string left_behind_line(int rank, const std::string& role, const ExitStatus& status, int pid);
 
-// "[lockstep] rank 0 (ps 0) lost its device cuda:1: CUDA error: ...": for a rank that ended for that
-// reason.
+// "[lockstep] rank 0 (ps 0) lost its device cuda:1: CUDA error: ...": for a rank that ended for
+// that reason.
 std::string failed_device_line(int rank, const std::string& role, const std::string& device,
                                const std::string& what);
 

@@ -68,10 +68,10 @@ struct LOCKSTEP_API NodesOptions {
   int nodes = 1;                  // hosts with ranks; with min_nodes below, the maximum
   int min_nodes = 0;              // this many suffice; 0: all
   // With kReplace, not 0: more hosts than `nodes` may come, at any time, and wait; so many are
-  // expected. Where one with ranks is lost, except the first agent's, one that waits and may have as
-  // many ranks takes its place: the ranks of the others go on and meet its ranks
-  // (Communicator::reform()). Any `nodes` of the hosts begin the job; those with the lowest numbers,
-  // where they come in time.
+  // expected. Where one with ranks is lost, except the first agent's, one that waits and may have
+  // as many ranks takes its place: the ranks of the others go on and meet its ranks
+  // (Communicator::reform()). Any `nodes` of the hosts begin the job; those with the lowest
+  // numbers, where they come in time.
   int spare_nodes = 0;
   // This host's number, from 0, for the order of ranks; nullopt on every host: they are ordered by
   // name (node2 before node10).

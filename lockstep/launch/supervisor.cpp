@@ -65,6 +65,7 @@ std::vector<SignalOrder> Supervisor::to_running(int signal, bool group) const {
 }
 
 std::vector<SignalOrder> Supervisor::kill_all() {
+  give_up_restarts();
   phase_ = Phase::kKilling;
   return to_running(SIGKILL, true);
 }
@@ -80,8 +81,8 @@ bool Supervisor::comes_back(const RankExit& exit) {
 }
 
 // Ranks must be left, and none may have succeeded before; if the last ones fail then, the work is
-// lost. Those that are found in the same look to have succeeded went on without a rank that failed,
-// unless it had done all its steps as well.
+// lost. Those that are found in the same look to have succeeded went on without a rank that failed.
+// One that had done all its steps as well has a failure of its own.
 bool Supervisor::goes_on_without(std::span<const RankExit> failures,
                                  bool one_had_ended_well) const {
   const auto bad_usage = [](const RankExit& exit) {
@@ -90,8 +91,8 @@ bool Supervisor::goes_on_without(std::span<const RankExit> failures,
   const auto past_end = [](const RankExit& exit) { return exit.past_end; };
   if (!shrinks_ || one_had_ended_well) return false;
   if (std::any_of(failures.begin(), failures.end(), bad_usage)) return false;
-  if (any_ended_well_) return std::none_of(failures.begin(), failures.end(), past_end);
-  bool anybody = false;
+  if (std::any_of(failures.begin(), failures.end(), past_end)) return false;
+  bool anybody = any_ended_well_;
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
     anybody = anybody || (alive_[rank] && !ranks_[rank].service);
   return anybody;
@@ -112,6 +113,10 @@ void Supervisor::begin_to_stop(Time now, bool asked) {
   phase_ = Phase::kStopping;
   asked_ = asked;
   kill_at_ = now + (asked ? grace_.when_asked : grace_.after_failure);
+  give_up_restarts();
+}
+
+void Supervisor::give_up_restarts() {
   any_ended_badly_ = any_ended_badly_ || waiting() > 0;
   std::fill(restart_at_.begin(), restart_at_.end(), std::nullopt);
 }

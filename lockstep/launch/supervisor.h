@@ -77,8 +77,8 @@ class Supervisor {
 
   // All ends found in one look. RankExit::well() is a success. After a failure the others stop:
   // SIGTERM, and SIGKILL after the grace; but a rank that has restarts left waits for the next one
-  // instead. Services stop in the same way when no ranks are left to serve; their exit codes then do
-  // not matter.
+  // instead. Services stop in the same way when no ranks are left to serve; their exit codes then
+  // do not matter.
   std::vector<SignalOrder> on_exits(std::span<const RankExit> exits, Time now);
   // A signal to the agent. SIGUSR1 and SIGUSR2 are passed on. Any other stops the job: it is passed
   // on, and SIGKILL follows after the grace (SIGTERM asks), or at once after a second signal. The
@@ -148,6 +148,7 @@ class Supervisor {
   bool goes_on_without(std::span<const RankExit> failures, bool one_had_ended_well) const;
   std::chrono::milliseconds pause_before_next(size_t rank, Time now);
   void begin_to_stop(Time now, bool asked);
+  void give_up_restarts();
   std::ptrdiff_t waiting() const;
 
   std::vector<RankPolicy> ranks_;

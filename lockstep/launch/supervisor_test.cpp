@@ -208,6 +208,17 @@ TEST_F(Replacing, NobodyIsReplacedOnceAnotherHasEndedWell) {
   EXPECT_EQ(supervisor_.replaced(), 0);
 }
 
+TEST_F(Replacing, AKillFromElsewhereEndsTheWaitForARestartAsWell) {
+  exits(supervisor_, {exited(1, 1)});
+  due({});
+  exits(supervisor_, {exited(1, 1)}, milliseconds(10));
+  EXPECT_TRUE(supervisor_.waits(1));
+  EXPECT_THAT(supervisor_.on_signal(SIGKILL, kStart + milliseconds(20), /*relayed=*/true),
+              ElementsAre(group(0, SIGKILL), group(2, SIGKILL)));
+  EXPECT_FALSE(supervisor_.waits(1));
+  EXPECT_THAT(due(milliseconds(5000)), IsEmpty());
+}
+
 TEST_F(Replacing, BadUsageIsFinal) {
   EXPECT_THAT(exits(supervisor_, {exited(1, 2)}),
               ElementsAre(group(0, SIGTERM), group(2, SIGTERM)));
@@ -253,11 +264,16 @@ TEST_F(ShrinkingJob, WhoHasEndedWellInTheSameLookWentOnWithoutTheOneThatFailed) 
   EXPECT_EQ(supervisor_.left_behind(), 1);
 }
 
-TEST_F(ShrinkingJob, AFailureAfterTheLastStepIsTheJobsAlsoInTheSameLook) {
+TEST_F(ShrinkingJob, AFailureAfterTheLastStepIsTheJobs) {
   RankExit after = exited(2, 1);
   after.past_end = true;
-  EXPECT_THAT(exits(supervisor_, {exited(0, 0), after}), ElementsAre(group(1, SIGTERM)));
-  EXPECT_EQ(supervisor_.failure()->local_rank, 2);
+  for (const bool in_the_same_look : {true, false}) {
+    Supervisor supervisor = supervisor_;
+    EXPECT_FALSE(
+        exits(supervisor, in_the_same_look ? std::vector{exited(0, 0), after} : std::vector{after})
+            .empty());
+    EXPECT_EQ(supervisor.failure()->local_rank, 2);
+  }
 }
 
 // The ranks that the others ended without, because they stand still.

@@ -1,5 +1,5 @@
-// Which ranks keep copies of which ranks' states: where there are several hosts, ranks of other hosts,
-// so that a host may be lost. Pure. Not a public header.
+// Which ranks keep copies of which ranks' states: where there are several hosts, ranks of other
+// hosts, so that a host may be lost. Pure. Not a public header.
 #pragma once
 
 #include <vector>

@@ -25,10 +25,11 @@
 //
 // Method: before an update all ranks agree that they have their gradients (a barrier), and each
 // gives its neighbours, on other hosts where there are any, a copy of its own state after this
-// step: its random stream, its buffers, the caller's state. When one rank has taken step k, every rank, dead or alive, was therefore ready
-// for it. After a failure, ranks that had agreed on a step that others took complete it; all others
-// go back to the step's start. Compare torchft (https://github.com/meta-pytorch/torchft), which
-// abandons such a step, and ReCycle (arXiv:2405.14009), which keeps no spare ranks.
+// step: its random stream, its buffers, the caller's state. When one rank has taken step k, every
+// rank, dead or alive, was therefore ready for it. After a failure, ranks that had agreed on a step
+// that others took complete it; all others go back to the step's start. Compare torchft
+// (https://github.com/meta-pytorch/torchft), which abandons such a step, and ReCycle
+// (arXiv:2405.14009), which keeps no spare ranks.
 //
 // With `lockstep run --on-failure shrink` nobody is replaced: the others go on without the dead
 // rank, on a smaller group (Communicator::shrink()), with new numbers in the same order. The same

@@ -28,9 +28,8 @@ void say(const Communicator& comm, Presence presence) {
 void fail_with_device(c10::Device device) {
   try {
     device::throw_if_failed(device);
-  } catch (const std::exception& error) {
-    leave_note_of_device(error);
-    throw;
+  } catch (...) {
+    rethrow_with_note_of_device();
   }
 }
 
@@ -72,6 +71,14 @@ std::string reason_to_go_on(DeadRanks dead, bool lost) {
     throw;
   } catch (const Timeout& error) {
     if (goes_on) return error.what();
+    throw;
+  } catch (...) {
+    rethrow_with_note_of_device();
+  }
+}
+
+void rethrow_with_note_of_device() {
+  try {
     throw;
   } catch (const std::exception& error) {
     leave_note_of_device(error);

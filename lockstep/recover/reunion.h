@@ -41,9 +41,11 @@ LOCKSTEP_API DeadRanks dead_ranks_of(const Communicator& comm, bool shrinks);
 // the launcher learns which device it was that failed (leave_note_of_device()).
 LOCKSTEP_API std::string reason_to_go_on(DeadRanks dead, bool lost);
 
-// Where `error` is the failure of this rank's device, tells the launcher's agent, so that it is named
-// and the rank's next process takes another device. The process should end.
+// Where `error` is the failure of this rank's device, tells the launcher's agent, so that it is
+// named and the rank's next process takes another device. The process should end.
 LOCKSTEP_API void leave_note_of_device(const std::exception& error);
+// Called while an exception is handled: rethrows it after that.
+[[noreturn]] LOCKSTEP_API void rethrow_with_note_of_device();
 
 // Exchanges the ranks' progress: rows[r] are rank r's numbers. All ranks give the same number of
 // them.

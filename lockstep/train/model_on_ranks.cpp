@@ -232,7 +232,7 @@ void ModelOnRanks::recover_ranks() {
   else if (rollback_)
     rollback_->recover();
   else
-    throw;
+    recover::rethrow_with_note_of_device();
 }
 
 void ModelOnRanks::claim(const std::filesystem::path& folder) {

@@ -39,7 +39,6 @@ namespace {
 // The agent reports once a failure that is the same on every rank, or that is another rank's
 // consequence.
 void leave_to_agent(const std::exception& error, const StartedRun& run) {
-  recover::leave_note_of_device(error);
   const std::string full = full_disk_text(run, error);
   if (!full.empty()) {
     if (launch::leave_error_note({.message = "lockstep train: " + full, .complete = true},
@@ -116,6 +115,8 @@ int run_rank(const TrainPlan& plan, const TrainArguments& arguments, const Start
     }
   } catch (const CheckpointError& error) {
     throw Error(error.what());
+  } catch (...) {
+    recover::rethrow_with_note_of_device();
   }
   return 0;
 }

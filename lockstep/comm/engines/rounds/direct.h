@@ -32,8 +32,8 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
                  std::span<const uint64_t> addresses, const PeerMemory& peer_memory,
                  std::vector<std::byte>& scratch);
 
-// all_reduce_mapped() by copies, chunk by chunk. addresses[r]: the address of rank r's buffer in its
-// address space.
+// all_reduce_mapped() by copies, chunk by chunk. addresses[r]: the address of rank r's buffer in
+// its address space.
 void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> addresses,
                        const PeerMemory& peer_memory, std::vector<std::byte>& scratch);
 

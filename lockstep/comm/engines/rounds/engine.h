@@ -58,7 +58,7 @@ struct Tuning {
   int64_t shares_from = 16 * 1024;  // staged all_reduce: each rank adds up its share for all
   int64_t copies_from = 48 * 1024;
   // An all_reduce goes both ways, and the system call pays for every page: on some processors it is
-  // never faster than slots. Where ranks differ in this, the largest counts.
+  // never faster than slots. Ranks may differ in this; the largest counts.
   int64_t all_reduce_copies_from = INT64_MAX;
   // From here on the owner of the data writes a copied all_gather or all_to_all.
   int64_t pushes_from = 512 * 1024;

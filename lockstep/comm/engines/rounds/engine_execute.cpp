@@ -120,7 +120,9 @@ bool Engine::meet(Operation& op) {
     all_mapped &= memory == Memory::kMapped;
     if (op.pieces.offer(r) == 0) continue;
     offers_mapped &= memory == Memory::kMapped;
-    offers_reachable &= memory != Memory::kStaged;
+    // Ranks that differ in what an all_reduce may copy take the slots.
+    offers_reachable &=
+        op.call.op == Op::kAllReduce ? memory == Memory::kPrivate : memory != Memory::kStaged;
   }
   const bool copies = offers_reachable && may_copy(op.call.op, op.pieces.largest_offer());
   const bool half_mapped =  // the root's side of a broadcast only: better copied, from both sides
