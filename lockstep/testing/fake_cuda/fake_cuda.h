@@ -44,7 +44,7 @@ struct FakeCudaOptions {
   // This device fails at its `fails_at`-th operation of the process, as after an illegal memory
   // access: c10::AcceleratorError of code 700, from then on for all that is asked of it. -1: none.
   int failing_device = -1;
-  int64_t fails_at = 0;
+  int64_t fails_at = 0;  // counted from 1, of that device alone
 };
 
 // Why the host waited for a device.
