@@ -617,15 +617,19 @@ class World {
     });
   }
 
+  // Whether two places fit each other, and the second one its own ranks.
+  static bool of_one_job(const NodePlan& other, const NodePlan& plan) {
+    return other.nodes == plan.nodes && other.world_size == plan.world_size &&
+           other.restarts == plan.restarts && other.master.host == plan.master.host &&
+           plan.world_size == 2 * plan.nodes && plan.first_rank == 2 * plan.node_rank;
+  }
+
   // An agent that runs a generation has the plan that all have, and its own part of the ranks.
   void check_plan(const Process& p, const NodePlan& plan) {
     Generation& begun = plans_[{p.leads, plan.generation}];
     if (begun.hosts.empty()) begun.plan = plan;
     if (plans_.size() == 1) first_hosts_ = plan.nodes;
-    const NodePlan& other = begun.plan;
-    if (other.nodes != plan.nodes || other.world_size != plan.world_size ||
-        other.restarts != plan.restarts || other.master.host != plan.master.host ||
-        plan.world_size != 2 * plan.nodes || plan.first_rank != 2 * plan.node_rank)
+    if (!of_one_job(begun.plan, plan))
       fail("two plans of generation " + std::to_string(plan.generation));
     if (!begun.ranks.insert(plan.node_rank).second || plan.node_rank >= plan.nodes)
       fail("two hosts have the same ranks in generation " + std::to_string(plan.generation));
@@ -659,10 +663,7 @@ class World {
     const auto begun = plans_.find({p.leads, plan.joins});
     if (begun == plans_.end() || plan.joins >= plan.generation)
       return fail("a host joins generation " + std::to_string(plan.joins) + ", which never began");
-    const NodePlan& other = begun->second.plan;
-    if (other.nodes != plan.nodes || other.world_size != plan.world_size ||
-        other.restarts != plan.restarts || other.master.host != plan.master.host ||
-        plan.first_rank != 2 * plan.node_rank || plan.local_ranks != 2 || plan.moves < 1)
+    if (!of_one_job(begun->second.plan, plan) || plan.local_ranks != 2 || plan.moves < 1)
       fail("another plan for a place of generation " + std::to_string(plan.joins));
     if (!lives_.insert({p.leads, plan.node_rank, plan.generation}).second)
       fail("two lives of one place have one number");

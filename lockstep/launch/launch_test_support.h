@@ -38,16 +38,9 @@ class Running {
 
   Subprocess& process() { return process_; }
   // Reads until `text` has appeared on stdout `times` times.
-  void await_output(const std::string& text, int times = 1) {
-    const Deadline deadline = Deadline::seconds(20);
-    const auto seen = [&] {
-      int count = 0;
-      for (size_t at = 0; (at = out.find(text, at)) != std::string::npos; ++at) ++count;
-      return count;
-    };
-    while (seen() < times && !deadline.expired()) read(20);
-    EXPECT_GE(seen(), times) << text << " in " << out;
-  }
+  void await_output(const std::string& text, int times = 1) { await(out, text, times); }
+  // The same on stderr.
+  void await_error(const std::string& text) { await(err, text, 1); }
   // Reads the output of the next 20 ms.
   void read_some() { read(20); }
   // Reads to the end and returns the exit code, or 128 + signal.
@@ -68,6 +61,16 @@ class Running {
     options.stdout_fd = out_.write.get();
     options.stderr_fd = err_.write.get();
     return options;
+  }
+  void await(const std::string& stream, const std::string& text, int times) {
+    const Deadline deadline = Deadline::seconds(20);
+    const auto seen = [&] {
+      int count = 0;
+      for (size_t at = 0; (at = stream.find(text, at)) != std::string::npos; ++at) ++count;
+      return count;
+    };
+    while (seen() < times && !deadline.expired()) read(20);
+    EXPECT_GE(seen(), times) << text << " in " << stream;
   }
   void read(int timeout_ms) {
     pollfd polls[] = {{out_.read.get(), POLLIN, 0}, {err_.read.get(), POLLIN, 0}};

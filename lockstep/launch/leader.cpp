@@ -28,6 +28,12 @@ void Leader::append(Sends& sends, Sends more) {
                std::make_move_iterator(more.end()));
 }
 
+// What is known of the ranks that an agent had, since it is to have others.
+void Leader::forget_ranks(Agent& agent) {
+  agent.ready = agent.started = agent.served = agent.ended = false;
+  agent.finished = agent.well = agent.past_end = false;
+}
+
 Leader::Leader(LeaderOptions options, Time now)
     : options_(std::move(options)),
       join_by_(std::max(now, options_.not_before) + options_.join_timeout),
@@ -218,9 +224,8 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
     return tend_vacancies(now);
   }
   // No failure was reported, and ranks are missing.
-  if (replaces() && phase_ == Phase::kRunning && causes_.empty() && !message.failure &&
-      !message.finished && !message.well)
-    causes_.push_back(loss_of(from, "ended its ranks before they were done", now));
+  const bool too_early = replaces() && phase_ == Phase::kRunning && causes_.empty() &&
+                         !message.failure && !message.finished && !message.well;
   serve(agent);
   agent.ended = true;
   agent.finished = message.finished;
@@ -238,8 +243,8 @@ Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time no
     sights_.push_back(std::move(sight));
   }
   Sends sends = stop_services_if_all_served();
-  if (phase_ == Phase::kRunning && !causes_.empty()) append(sends, stop(from, now, false));
-  append(sends, go_on_if_all_ended(now));
+  append(sends, too_early ? fail(loss_of(from, "ended its ranks before they were done", now), now)
+                          : go_on_if_all_ended(now));
   return sends;
 }
 

@@ -177,6 +177,7 @@ class Leader {
   };
 
   static void append(Sends& sends, Sends more);
+  static void forget_ranks(Agent& agent);
   static void blame(Cause& cause, const WorkerFailure& failure, const std::string& host);
   static std::string text_of(const Cause& cause);
   Sends join(Member from, const AgentMessage& message, const std::string& address, Time now);

@@ -10,6 +10,7 @@
 
 #include "lockstep/launch/follower.h"
 #include "lockstep/launch/leader.h"
+#include "lockstep/launch/leader_sends_test.h"
 
 namespace lockstep::inline v0::launch {
 namespace leader_generations_test {
@@ -21,6 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Kind = AgentMessage::Kind;
+using leader_sends_test::told;
 
 class GenerationsOfALeader : public testing::Test {
  protected:
@@ -66,13 +68,6 @@ class GenerationsOfALeader : public testing::Test {
       if (leader_.present(member)) say(member, Kind::kBeat, -1);
     }
     return leader_.on_time(now_);
-  }
-  static std::vector<int> told(const Leader::Sends& sends, Kind kind) {
-    std::vector<int> members;
-    for (const auto& [to, message] : sends) {
-      if (message.kind == kind) members.push_back(to);
-    }
-    return members;
   }
   // The members have their plans; returns the messages sent to them.
   Leader::Sends ready(const std::vector<int>& members, int generation) {

@@ -256,8 +256,8 @@ Leader::Sends Leader::propose(Time now) {
     generation_ = std::max(generation_, agent.seen);
     restarts_ = std::max(restarts_, agent.restarts);
     if (!agent.job.empty()) options_.job = agent.job;
-    agent.member = agent.ready = agent.started = false;
-    agent.served = agent.ended = agent.finished = agent.well = agent.past_end = false;
+    agent.member = false;
+    forget_ranks(agent);
   }
   ++generation_;
   std::vector<NodeIntroduction> nodes;

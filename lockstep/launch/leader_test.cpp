@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/launch/leader_sends_test.h"
 #include "lockstep/launch/remote_order.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/store/store_protocol.h"
@@ -20,6 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Kind = AgentMessage::Kind;
+using leader_sends_test::told;
 
 TEST(NodePlan, HostsAreOrderedByNumberElseByName) {
   std::vector<NodeIntroduction> nodes(3);
@@ -106,13 +108,6 @@ class LeaderTest : public testing::Test {
       }
     }
     return {};
-  }
-  static std::vector<int> told(const Leader::Sends& sends, Kind kind) {
-    std::vector<int> members;
-    for (const auto& [to, message] : sends) {
-      if (message.kind == kind) members.push_back(to);
-    }
-    return members;
   }
 
   const Leader::Time start_{};

@@ -77,8 +77,7 @@ Leader::Sends Leader::offer(Vacancy& vacancy, Time now) {
   agent.plan.generation = ++generation_;
   ++agent.plan.moves;
   agent.candidate = true;
-  agent.ready = agent.started = agent.served = agent.ended = agent.finished = agent.well =
-      agent.past_end = false;
+  forget_ranks(agent);
   vacancy.candidate = spare;
   return {{*spare, word_to(agent)}};
 }

@@ -9,6 +9,7 @@
 
 #include "lockstep/launch/follower.h"
 #include "lockstep/launch/leader.h"
+#include "lockstep/launch/leader_sends_test.h"
 
 namespace lockstep::inline v0::launch {
 namespace leader_vacancies_test {
@@ -52,10 +53,14 @@ class PlaceOfALostHost : public testing::Test {
     message.seen = seen;
     return leader_.on_message(member, message, member == 0 ? "" : "10.0.0.9", now_);
   }
-  Leader::Sends say(int member, Kind kind, int generation, bool past_end = false) {
+  static AgentMessage of(Kind kind, int generation) {
     AgentMessage message;
     message.kind = kind;
     message.generation = generation;
+    return message;
+  }
+  Leader::Sends say(int member, Kind kind, int generation, bool past_end = false) {
+    AgentMessage message = of(kind, generation);
     message.past_end = past_end;
     message.finished = message.well = kind == Kind::kEnded;
     return leader_.on_message(member, message, "", now_);
@@ -77,10 +82,8 @@ class PlaceOfALostHost : public testing::Test {
   Leader::Sends lose(int member) { return leader_.on_lost(member, "closed", now_); }
   // Each once: what is not answered is said again with the next sign of life.
   static std::set<int> told(const Leader::Sends& sends, Kind kind) {
-    std::set<int> members;
-    for (const auto& [to, message] : sends)
-      if (message.kind == kind) members.insert(to);
-    return members;
+    const std::vector<int> members = leader_sends_test::told(sends, kind);
+    return {members.begin(), members.end()};
   }
   static AgentMessage first(const Leader::Sends& sends, Kind kind) {
     for (const auto& [to, message] : sends)
@@ -224,9 +227,7 @@ TEST_F(PlaceOfALostHost, IsBlamedForAFailureThatFollows) {
   begin(options());
   lose(2);
   a_second({0, 1});
-  AgentMessage failed;
-  failed.kind = Kind::kFailed;
-  failed.generation = 0;
+  AgentMessage failed = of(Kind::kFailed, 0);
   failed.failure.emplace().exit_code = 1;
   EXPECT_THAT(told(leader_.on_message(1, failed, "", now_), Kind::kStop), ElementsAre(0));
   say(0, Kind::kEnded, 0);
@@ -270,9 +271,7 @@ TEST_F(PlaceOfALostHost, IsTakenUnderANumberThatTheLeaderHasClaimed) {
 // The agent itself was stopped for so long that it has ended its ranks.
 TEST_F(PlaceOfALostHost, MayBeTakenByTheSameHost) {
   begin(options());
-  AgentMessage stood;
-  stood.kind = Kind::kFailed;
-  stood.generation = 0;
+  AgentMessage stood = of(Kind::kFailed, 0);
   stood.stood_still = true;
   stood.text = "it was stopped";
   EXPECT_THAT(leader_.on_message(2, stood, "", now_), IsEmpty()) << "its ranks are ending";
@@ -292,16 +291,11 @@ TEST_F(PlaceOfALostHost, IsOfferedToTheNextWhereRanksCannotBeStarted) {
   lose(2);
   a_second({0, 1});
   say(3, Kind::kReady, 1);
-  AgentMessage failed;
-  failed.kind = Kind::kFailed;
-  failed.generation = 1;
+  AgentMessage failed = of(Kind::kFailed, 1);
   failed.text = "no such program";
   EXPECT_THAT(leader_.on_message(3, failed, "", now_), IsEmpty());
   lines();
-  AgentMessage ended;
-  ended.kind = Kind::kEnded;
-  ended.generation = 1;
-  leader_.on_message(3, ended, "", now_);
+  leader_.on_message(3, of(Kind::kEnded, 1), "", now_);
   const Leader::Sends offered = a_second({0, 1});
   EXPECT_THAT(told(offered, Kind::kPlan), ElementsAre(4)) << "not to the same";
   say(4, Kind::kReady, 2);
@@ -324,10 +318,8 @@ TEST_F(PlaceOfALostHost, DoesNotKeepTheJobFromBeingStopped) {
 
 TEST_F(PlaceOfALostHost, IsNotLeftEmptyWhereAnAgentEndsItsRanksEarly) {
   begin(options());
-  AgentMessage ended;
-  ended.kind = Kind::kEnded;
-  ended.generation = 0;
-  EXPECT_THAT(told(leader_.on_message(2, ended, "", now_), Kind::kStop), ElementsAre(0, 1));
+  EXPECT_THAT(told(leader_.on_message(2, of(Kind::kEnded, 0), "", now_), Kind::kStop),
+              ElementsAre(0, 1));
   say(0, Kind::kEnded, 0);
   EXPECT_EQ(first(say(1, Kind::kEnded, 0), Kind::kOver).exit_code, 1);
 }

@@ -81,16 +81,11 @@ void rethrow_with_note_of_device() {
   try {
     throw;
   } catch (const std::exception& error) {
-    leave_note_of_device(error);
+    if (const auto failure = device::device_failure(error))
+      launch::leave_error_note({.message = failure->what, .device = failure->device.str()},
+                               process_env());
     throw;
   }
-}
-
-void leave_note_of_device(const std::exception& error) {
-  const auto failure = device::device_failure(error);
-  if (failure)
-    launch::leave_error_note({.message = failure->what, .device = failure->device.str()},
-                             process_env());
 }
 
 std::vector<std::vector<int64_t>> exchange_numbers(Communicator& comm,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -38,13 +37,12 @@ LOCKSTEP_API DeadRanks dead_ranks_of(const Communicator& comm, bool shrinks);
 
 // Called while an exception is handled: returns its text if the run may go on and it is another
 // rank's failure (PeerLost, Timeout). Rethrows any other, and every one where the state is `lost`;
-// the launcher learns which device it was that failed (leave_note_of_device()).
+// the launcher learns which device it was that failed (rethrow_with_note_of_device()).
 LOCKSTEP_API std::string reason_to_go_on(DeadRanks dead, bool lost);
 
-// Where `error` is the failure of this rank's device, tells the launcher's agent, so that it is
-// named and the rank's next process takes another device. The process should end.
-LOCKSTEP_API void leave_note_of_device(const std::exception& error);
-// Called while an exception is handled: rethrows it after that.
+// Called while an exception is handled: rethrows it. If it is the failure of this rank's device, the
+// launcher's agent is told first, so that it is named and the rank's next process takes another one.
+// The process should end.
 [[noreturn]] LOCKSTEP_API void rethrow_with_note_of_device();
 
 // Exchanges the ranks' progress: rows[r] are rank r's numbers. All ranks give the same number of

@@ -144,19 +144,14 @@ TEST_F(RunElected, ASpareTakesALostHostsPlaceAndAllBeginAnewWithoutTheLeader) {
     std::swap(leader, other);
     leads = 1;
   }
-  const auto await_as_spare = [](Running& agent) {
-    const Deadline deadline = Deadline::seconds(20);
-    while (agent.err.find("this one is a spare") == std::string::npos && !deadline.expired())
-      agent.read_some();
-    EXPECT_THAT(agent.err, HasSubstr("this one is a spare"));
-  };
+  const std::string as_spare = "this one is a spare";
   auto third = start(2, words);
-  await_as_spare(*third);
+  third->await_error(as_spare);
   ::kill(agent_on(*network_, 1 - leads), SIGKILL);
   EXPECT_NE(other->finish(), 0);
   third->await_output(begun(2));
   other = start(1 - leads, words);
-  await_as_spare(*other);
+  other->await_error(as_spare);
   ::kill(agent_on(*network_, leads), SIGKILL);
   EXPECT_NE(leader->finish(), 0);
   other->await_output(begun(2));

@@ -72,8 +72,8 @@ class RunParser {
         "N");
     value(
         "--spare-nodes", "", flags.spare_nodes,
-        "With --on-failure replace: so many more hosts may come and wait; one takes the place of a "
-        "host that is lost. With -H they are the last ones",
+        "With --on-failure replace: more hosts, so many are expected, may come and wait; one takes "
+        "the place of a host that is lost. With -H they are the last ones",
         "N");
     value(
         "--simulate-failures", "", flags.simulate_failures,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -28,6 +29,11 @@ inline constexpr const char* kSecret = "a secret of the test";
 inline std::string test_program() {
   return (std::filesystem::path(lockstep_program()).parent_path() / "tests" / "launch_test_program")
       .string();
+}
+
+inline std::string text_of(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 class HostsTest : public ::testing::Test {
@@ -94,6 +100,32 @@ class HostsTest : public ::testing::Test {
   void let_them_be_done(std::initializer_list<Running*> agents) const {
     std::ofstream(done()) << "yes";
     for (Running* agent : agents) EXPECT_EQ(agent->finish(), 0) << agent->err;
+  }
+
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  // `lockstep train lm`, with more options; its output is in that folder.
+  Words train_lm(const std::string& strategy, const std::string& output, const Words& more) const {
+    Words words = {lockstep_program(), "train",        "lm",         "--data",
+                   "sentences",        "--batch-size", "2",          "--strategy",
+                   strategy,           "--output",     path(output), "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  // The number of lines that such a run has logged so far.
+  std::ptrdiff_t lines_logged(const std::string& output) const {
+    const std::string text = text_of(path(output) + "/metrics.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  }
+  void expect_same_checkpoint(const std::string& a, const std::string& b) const {
+    int files = 0;
+    for (const auto& file : std::filesystem::directory_iterator(path(a) + "/checkpoints/last")) {
+      if (file.path().extension() != ".safetensors") continue;
+      ++files;
+      const std::string name = file.path().filename();
+      EXPECT_TRUE(text_of(path(b) + "/checkpoints/last/" + name) == text_of(file.path()))
+          << b << ": " << name;
+    }
+    EXPECT_GE(files, 2) << "the model's and the optimizer's";
   }
 
   const int hosts_;

@@ -30,6 +30,10 @@ std::vector<std::string> split_at(const std::string& text, char separator) {
   return parts;
 }
 
+std::string given_spares(const RunFlags& flags) {
+  return "--spare-nodes=" + std::to_string(flags.spare_nodes);
+}
+
 struct NodeCount {
   int min = 1, max = 1;
 };
@@ -161,9 +165,7 @@ NodesOptions by_number(const RunFlags& flags, int count) {
   if (*flags.node_rank < 0 || *flags.node_rank >= count + flags.spare_nodes) {
     throw UsageError("--node-rank=" + std::to_string(*flags.node_rank) +
                      " contradicts --nnodes=" + flags.nnodes +
-                     (flags.spare_nodes > 0
-                          ? " and --spare-nodes=" + std::to_string(flags.spare_nodes)
-                          : std::string()) +
+                     (flags.spare_nodes > 0 ? " and " + given_spares(flags) : std::string()) +
                      ": hosts count from 0");
   }
   nodes.number = flags.node_rank;
@@ -221,8 +223,8 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const
   }
   const auto spares = static_cast<size_t>(std::max(0, flags.spare_nodes));
   if (spares >= choice.hosts.size())
-    throw UsageError("--spare-nodes=" + std::to_string(flags.spare_nodes) + ": " + choice.source +
-                     " has " + std::to_string(choice.hosts.size()) +
+    throw UsageError(given_spares(flags) + ": " + choice.source + " has " +
+                     std::to_string(choice.hosts.size()) +
                      " hosts, and at least one must have ranks");
   const auto first_spare = choice.hosts.end() - static_cast<std::ptrdiff_t>(spares);
   const std::vector<HostSlots> to_fill(choice.hosts.begin(), first_spare);
@@ -252,8 +254,7 @@ NodesPlan by_host_list(const RunFlags& flags, const MachineFacts& machine, const
     plan.nproc = host.slots;
   }
   if (nodes.number.value_or(0) >= nodes.nodes)
-    throw UsageError("--spare-nodes=" + std::to_string(flags.spare_nodes) + ": " +
-                     nodes.names[static_cast<size_t>(*nodes.number)] +
+    throw UsageError(given_spares(flags) + ": " + nodes.names[static_cast<size_t>(*nodes.number)] +
                      " is this host, which leads the job and cannot be lost; name others last");
   if (nodes.remotes.empty()) return plan;
   nodes.server = NodesOptions::Server::kThis;
@@ -290,7 +291,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, const M
                          ": the only host of --nnodes=1 has number 0");
       }
       if (flags.spare_nodes > 0)
-        throw UsageError("--spare-nodes=" + std::to_string(flags.spare_nodes) +
+        throw UsageError(given_spares(flags) +
                          " needs --nnodes: when the only host is lost, nobody goes on");
       return plan;
     }

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -22,11 +21,6 @@ using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr int kHosts = 2, kRanks = 4;
-
-std::string text_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 class RunReplaced : public HostsTest {
  protected:
@@ -90,27 +84,6 @@ class RunReplaced : public HostsTest {
     }
     return found;
   }
-  Words train_lm(const std::string& strategy, const std::string& output) const {
-    return {lockstep_program(),
-            "train",
-            "lm",
-            "--data",
-            "sentences",
-            "--max-steps",
-            "40",
-            "--batch-size",
-            "2",
-            "--log-every",
-            "5",
-            "--save-every",
-            "10",
-            "--strategy",
-            strategy,
-            "--output",
-            path(output),
-            "--quiet"};
-  }
-  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 };
 
 TEST_F(RunReplaced, WholeAndDividedStatesGoOnInTheSameBits) {
@@ -126,22 +99,19 @@ TEST_F(RunReplaced, WholeAndDividedStatesGoOnInTheSameBits) {
 
 // A process that a test kills from outside at any time; the first time while it starts.
 TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
+  const Words steps = {"--max-steps", "40", "--log-every", "5", "--save-every", "10"};
   for (const std::string strategy : {"ddp", "zero3", "fsdp"}) {
-    Agents quiet = start_on_all(train_lm(strategy, strategy));
+    Agents quiet = start_on_all(train_lm(strategy, strategy, steps));
     finish(quiet);
-    Agents agents = start_on_all(train_lm(strategy, strategy + "-killed"));
-    const fs::path metrics = path(strategy + "-killed") + "/metrics.jsonl";
+    Agents agents = start_on_all(train_lm(strategy, strategy + "-killed", steps));
     std::map<int, pid_t> before;  // ranks that must keep their pid
     int kills = 0;
     for (const int rank : {3, 0, 2}) {
       const Deadline deadline = Deadline::seconds(60);
-      const auto lines = [&] {
-        const std::string text = text_of(metrics);
-        return std::count(text.begin(), text.end(), '\n');
-      };
       const auto wanted = static_cast<std::ptrdiff_t>(2 * kills);
       std::map<int, pid_t> now = ranks();
-      while ((now.size() < kRanks || lines() < wanted) && !deadline.expired()) {
+      while ((now.size() < kRanks || lines_logged(strategy + "-killed") < wanted) &&
+             !deadline.expired()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         now = ranks();
       }
@@ -153,16 +123,7 @@ TEST_F(RunReplaced, TrainGoesOnWhoeverDiesWhenever) {
       before.erase(rank);
     }
     finish(agents);
-    int files = 0;
-    for (const auto& file : fs::directory_iterator(path(strategy) + "/checkpoints/last")) {
-      if (file.path().extension() != ".safetensors") continue;
-      ++files;
-      const std::string name = file.path().filename();
-      EXPECT_TRUE(text_of(path(strategy + "-killed") + "/checkpoints/last/" + name) ==
-                  text_of(file.path()))
-          << strategy << ": " << name;
-    }
-    EXPECT_GE(files, 2) << "the model's and the optimizer's";
+    expect_same_checkpoint(strategy, strategy + "-killed");
   }
 }
 

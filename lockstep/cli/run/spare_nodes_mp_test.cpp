@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -21,12 +20,6 @@ using namespace hosts_test;  // NOLINT: a test's own helpers
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-namespace fs = std::filesystem;
-
-std::string text_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 class RunWithSpareNodes : public HostsTest {
  protected:
@@ -45,64 +38,35 @@ class RunWithSpareNodes : public HostsTest {
     return {"-np", "2", "/bin/sh", "-c",
             "echo rank $RANK life $LOCKSTEP_RESTART_COUNT on $(hostname)" + and_wait_until_done()};
   }
-  // `lockstep train lm` on two hosts of two ranks each.
-  Words train_lm(const std::string& strategy, const std::string& output) const {
-    return {"-np",
-            "2",
-            lockstep_program(),
-            "train",
-            "lm",
-            "--data",
-            "sentences",
-            "--max-steps",
-            "60",
-            "--batch-size",
-            "2",
-            "--log-every",
-            "2",
-            "--strategy",
-            strategy,
-            "--output",
-            path(output),
-            "--quiet"};
+  // On two hosts of two ranks each.
+  std::unique_ptr<Running> start_training(int host, const std::string& strategy,
+                                          const std::string& output) {
+    Words words = {"-np", "2"};
+    const Words train = train_lm(strategy, output, {"--max-steps", "60", "--log-every", "2"});
+    words.insert(words.end(), train.begin(), train.end());
+    return start_spared(host, words);
   }
-  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
   // Waits until a run has logged so many lines.
   void await_lines(const std::string& output, int lines) const {
     const Deadline deadline = Deadline::seconds(90);
-    const auto logged = [&] {
-      const std::string text = text_of(path(output) + "/metrics.jsonl");
-      return std::count(text.begin(), text.end(), '\n');
-    };
-    while (logged() < lines && !deadline.expired())
+    while (lines_logged(output) < lines && !deadline.expired())
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     EXPECT_FALSE(deadline.expired()) << output;
-  }
-  void expect_same_checkpoint(const std::string& a, const std::string& b) const {
-    int files = 0;
-    for (const auto& file : fs::directory_iterator(path(a) + "/checkpoints/last")) {
-      if (file.path().extension() != ".safetensors") continue;
-      ++files;
-      const std::string name = file.path().filename();
-      EXPECT_TRUE(text_of(path(b) + "/checkpoints/last/" + name) == text_of(file.path()))
-          << b << ": " << name;
-    }
-    EXPECT_GE(files, 2) << "the model's and the optimizer's";
   }
 };
 
 TEST_F(RunWithSpareNodes, WholeAndDividedStatesGoOnInTheSameBitsWithoutTheHost) {
   for (const std::string strategy : {"ddp", "fsdp"}) {
-    auto first = start_spared(0, train_lm(strategy, strategy));
-    auto second = start_spared(1, train_lm(strategy, strategy));
+    auto first = start_training(0, strategy, strategy);
+    auto second = start_training(1, strategy, strategy);
     EXPECT_EQ(first->finish(), 0) << first->out << first->err;
     EXPECT_EQ(second->finish(), 0) << second->out << second->err;
 
     const std::string killed = strategy + "-killed";
-    first = start_spared(0, train_lm(strategy, killed));
-    second = start_spared(1, train_lm(strategy, killed));
+    first = start_training(0, strategy, killed);
+    second = start_training(1, strategy, killed);
     await_lines(killed, 1);
-    auto spare = start_spared(2, train_lm(strategy, killed));
+    auto spare = start_training(2, strategy, killed);
     await_lines(killed, 3);
     ::kill(agent_on(*network_, 1), SIGKILL);
     EXPECT_NE(second->finish(), 0);
@@ -131,10 +95,7 @@ TEST_F(RunWithSpareNodes, AHostThatIsCutOffLosesItsPlaceAndComesBackAsASpare) {
   // All of its ranks are gone; its agent looks for the others.
   EXPECT_EQ(network_->processes(1).size(), 1u) << "its agent";
   network_->mend(1);
-  const Deadline deadline = Deadline::seconds(20);
-  while (second->err.find("this one is a spare") == std::string::npos && !deadline.expired())
-    second->read_some();
-  EXPECT_THAT(second->err, HasSubstr("this one is a spare")) << first->err;
+  second->await_error("this one is a spare");
   ::kill(agent_on(*network_, 2), SIGKILL);
   EXPECT_NE(third->finish(), 0);
   second->await_output("rank 3 life 2 on host1");
@@ -147,9 +108,7 @@ TEST_F(RunWithSpareNodes, TheLastHostsOfAListAreSpares) {
           "replace", "--max-restarts", "3", "/bin/sh", "-c",
           "echo rank $RANK of $WORLD_SIZE life $LOCKSTEP_RESTART_COUNT" + and_wait_until_done()});
   agents->await_output("of 4 life 0", 4);
-  const Deadline deadline = Deadline::seconds(20);
-  while (agents->err.find("10.77.0.3 is a spare") == std::string::npos && !deadline.expired())
-    agents->read_some();
+  agents->await_error("10.77.0.3 is a spare");
   ::kill(agent_on(*network_, 1), SIGKILL);
   agents->await_output("of 4 life 1", 2);
   EXPECT_THAT(agents->err, HasSubstr("the agent on 10.77.0.2 (10.77.0.2, ranks 2 to 3) vanished"));
@@ -165,10 +124,7 @@ TEST_F(RunWithSpareNodes, AHostThatIsLostAfterTheLastStepIsNotMissed) {
   second->await_output("is past the end");
   ::kill(agent_on(*network_, 1), SIGKILL);
   EXPECT_NE(second->finish(), 0);
-  const Deadline deadline = Deadline::seconds(20);
-  const std::string line = "; all ranks had done their last step by then";
-  while (first->err.find(line) == std::string::npos && !deadline.expired()) first->read_some();
-  EXPECT_THAT(first->err, HasSubstr(line));
+  first->await_error("; all ranks had done their last step by then");
   std::ofstream(folder_.path() / "end") << "yes";
   EXPECT_EQ(first->finish(), 0) << first->err;
 }

@@ -53,6 +53,22 @@ void push_share(const Call& call, size_t size, const Put& put) {
   }
 }
 
+// The same `bytes` of all ranks at offset `at`, for a reduction: this rank's own, and copies of the
+// peers' in `scratch`, which has as much room for each rank.
+void read_all(std::span<const uint64_t> addresses, int rank, const std::byte* own, int64_t at,
+              int64_t bytes, const PeerMemory& peer_memory, std::vector<std::byte>& scratch,
+              std::vector<const std::byte*>& inputs) {
+  const size_t room = scratch.size() / addresses.size();
+  inputs.resize(addresses.size());
+  for (size_t r = 0; r < addresses.size(); ++r) {
+    inputs[r] = own + at;
+    if (static_cast<int>(r) == rank) continue;
+    std::byte* copy = scratch.data() + r * room;
+    peer_memory.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(at), copy, bytes);
+    inputs[r] = copy;
+  }
+}
+
 }  // namespace
 
 void take_mapped(const Call& call, const Pieces& pieces, int rank,
@@ -104,19 +120,10 @@ void take_copied(const Call& call, const Pieces& pieces, int rank,
   if (piece.bytes == 0) return;
   const int64_t chunk = std::min(piece.bytes, kCopyBytes);
   scratch.resize(static_cast<size_t>(chunk) * addresses.size());
-  std::vector<const std::byte*> inputs(addresses.size());
+  std::vector<const std::byte*> inputs;
   for (int64_t at = 0; at < piece.bytes; at += chunk) {
     const int64_t bytes = std::min(chunk, piece.bytes - at);
-    for (size_t r = 0; r < addresses.size(); ++r) {
-      if (static_cast<int>(r) == rank) {
-        inputs[r] = pieces.own() + piece.from + at;
-        continue;
-      }
-      std::byte* copy = scratch.data() + static_cast<int64_t>(r) * chunk;
-      peer_memory.read(static_cast<int>(r), addresses[r] + static_cast<uint64_t>(piece.from + at),
-                       copy, bytes);
-      inputs[r] = copy;
-    }
+    read_all(addresses, rank, pieces.own(), piece.from + at, bytes, peer_memory, scratch, inputs);
     reduce_buffers(call.output + piece.to + at, inputs, bytes / element_bytes(call), call.dtype,
                    call.reduce);
   }
@@ -130,18 +137,10 @@ void all_reduce_copied(const Call& call, int rank, std::span<const uint64_t> add
   if (share.bytes() == 0) return;
   const int64_t chunk = std::min(share.bytes(), kPushBytes);
   scratch.resize(static_cast<size_t>(chunk) * addresses.size());
-  std::vector<const std::byte*> inputs(addresses.size());
+  std::vector<const std::byte*> inputs;
   for (int64_t at = share.begin; at < share.end; at += chunk) {
     const int64_t bytes = std::min(chunk, share.end - at);
-    for (int r = 0; r < size; ++r) {
-      const std::byte*& input = inputs[static_cast<size_t>(r)];
-      input = call.output + at;
-      if (r == rank) continue;
-      std::byte* copy = scratch.data() + static_cast<int64_t>(r) * chunk;
-      peer_memory.read(r, addresses[static_cast<size_t>(r)] + static_cast<uint64_t>(at), copy,
-                       bytes);
-      input = copy;
-    }
+    read_all(addresses, rank, call.output, at, bytes, peer_memory, scratch, inputs);
     reduce_buffers(call.output + at, inputs, bytes / element, call.dtype, call.reduce);
     for (int step = 1; step < size; ++step) {
       const int r = (rank + step) % size;
