@@ -1,22 +1,26 @@
-// How long an all_reduce takes over several hosts, which are network namespaces of this machine
-// with links of a given rate, by backend, in alternating rounds. Needs root.
+// `lockstep bench collectives` over several hosts, which are network namespaces of this machine
+// with links of a given rate. mpirun starts the ranks, so that MPI can be measured beside the
+// others in the same ranks. Needs root.
 //
-//   build/release/bin/bench/hosts --hosts 2 --per-host 2 --rate 1gbit --mib 25
+//   build/release/bin/bench/hosts --hosts 2 --per-host 2 --rate 1gbit -- --backends tcp,gloo,mpi-raw
 //
-// A line a backend: the median time and the range of the rounds, and the first backend's time over
-// this one's, round by round: its median and range.
-#include <ATen/ops/ones.h>
+// What stands behind the two dashes is for `lockstep bench collectives`.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
-#include <memory>
-#include <sstream>
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/init.h"
-#include "lockstep/testing/lone_ranks.h"
+#include "lockstep/core/cpus.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
+#include "lockstep/core/subprocess.h"
+#include "lockstep/core/unique_fd.h"
+#include "lockstep/launch/mpirun.h"
 #include "lockstep/testing/network_namespaces.h"
 
 namespace lockstep::inline v0 {
@@ -24,80 +28,102 @@ namespace {
 
 struct Options {
   int hosts = 2;
-  int per_host = 2;
+  int per_host = 1;
   std::string rate = "1gbit";
-  double mib = 25;
-  int rounds = 11;
-  std::vector<std::string> backends = {"gloo", "hierarchical", "tcp"};
+  std::vector<std::string> measured;
 };
 
-struct Spread {
-  double low, median, high;
-};
-
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
+std::string path_of(const UniqueFd& fd) {
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd.get());
 }
 
-void measure(const Options& options) {
-  std::vector<Communicator> comms;
-  for (const std::string& backend : options.backends) comms.push_back(init({.backend = backend}));
-  const at::Tensor t = at::ones({static_cast<int64_t>(options.mib * (1 << 20) / 4)});
-  std::vector<std::vector<double>> ms(comms.size());
-  for (int round = -1; round < options.rounds; ++round) {  // the first is not counted
-    for (size_t b = 0; b < comms.size(); ++b) {
-      comms[b].barrier();
-      const auto start = std::chrono::steady_clock::now();
-      comms[b].all_reduce(t, ReduceOp::kMax);
-      comms[b].barrier();
-      const std::chrono::duration<double, std::milli> took =
-          std::chrono::steady_clock::now() - start;
-      if (round >= 0) ms[b].push_back(took.count());
-    }
-  }
-  if (comms.front().rank() != 0) return;
-  std::printf("%-14s %9s %20s %7s %17s\n", "backend", "median ms", "range", "ratio", "range");
-  for (size_t b = 0; b < comms.size(); ++b) {
-    std::vector<double> ratios;
-    for (size_t round = 0; round < ms[b].size(); ++round)
-      ratios.push_back(ms[0][round] / ms[b][round]);
-    const Spread time = spread_of(ms[b]);
-    const Spread ratio = spread_of(ratios);
-    std::printf("%-14s %9.1f %9.1f - %8.1f %7.2f %8.2f - %6.2f\n", options.backends[b].c_str(),
-                time.median, time.low, time.high, ratio.median, ratio.low, ratio.high);
-  }
+// The words that run a command on a host, on processors that no other host has: `lockstep bench`
+// gives the first rank of each host that host's first processor.
+std::vector<std::string> prefix_of(const testing::NetworkNamespaces& network, int host) {
+  std::vector<std::string> words = network.prefix(host);
+  const std::vector<int> cpus = allowed_cpus();
+  const size_t each = cpus.size() / static_cast<size_t>(network.size());
+  if (each == 0) return words;
+  std::string list;
+  for (size_t i = 0; i < each; ++i)
+    list += (i == 0 ? "" : ",") + std::to_string(cpus[static_cast<size_t>(host) * each + i]);
+  words.insert(words.end(), {"taskset", "-c", list});
+  return words;
 }
 
-int run(const Options& options, std::vector<std::string> arguments) {
-  std::unique_ptr<testing::NetworkNamespaces> network;
-  testing::LoneOptions lone{
-      .deadline = std::chrono::minutes(10), .name = "hosts", .arguments = std::move(arguments)};
-  if (!testing::in_lone_rank()) {
-    const std::string why = testing::NetworkNamespaces::unavailable();
-    if (!why.empty()) {
-      std::fprintf(stderr, "no network namespaces here: %s\n", why.c_str());
-      return 2;
-    }
-    network = std::make_unique<testing::NetworkNamespaces>(options.hosts);
-    if (!options.rate.empty()) network->shape(options.rate);
-    std::printf("%d hosts x %d ranks, %s, float32 all_reduce of %g MiB\n", options.hosts,
-                options.per_host, options.rate.empty() ? "unshaped" : options.rate.c_str(),
-                options.mib);
-    lone.hosts.prefix = [&](int host) { return network->prefix(host); };
-    lone.hosts.on = [&](int host, const auto& fn) { network->on(host, fn); };
-    lone.hosts.address = network->address(0);
-    for (int r = 0; r < options.hosts * options.per_host; ++r)
-      lone.hosts.of_rank.push_back(r / options.per_host);
-    lone.variables = {{"GLOO_SOCKET_IFNAME", "eth0"}};
+// mpirun reaches other hosts by a program that is given a host and a command, as ssh is. It has no
+// name in the file system, and is open for reading only, since a file that is written cannot run.
+UniqueFd make_remote_shell(const testing::NetworkNamespaces& network) {
+  std::string script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
+  for (int host = 0; host < network.size(); ++host) {
+    script += network.address(host) + ") exec ";
+    for (const std::string& word : prefix_of(network, host)) script += word + " ";
+    script += "/bin/sh -c \"$*\";;\n";
   }
-  int code = 0;
-  for (const testing::LoneRank& rank :
-       testing::run_lone_ranks(options.hosts * options.per_host, [&] { measure(options); }, lone)) {
-    std::fputs(rank.output.c_str(), stdout);
-    if (!rank.status.ok()) code = 1;
+  script += "esac\necho \"no host $host\" >&2; exit 1\n";
+  const UniqueFd written(::memfd_create("remote-shell", MFD_CLOEXEC));
+  if (!written ||
+      ::write(written.get(), script.data(), script.size()) != static_cast<ssize_t>(script.size())) {
+    throw system_error("cannot write a program for mpirun", errno);
   }
-  return code;
+  UniqueFd read(::open(path_of(written).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read) throw system_error("cannot open a program for mpirun", errno);
+  return read;
+}
+
+std::vector<std::string> flags_of(launch::MpiFamily family, const std::string& hosts,
+                                  const std::string& remote_shell) {
+  if (family == launch::MpiFamily::kOpenMpi) {
+    return {"--host",
+            hosts,
+            "--mca",
+            "plm_rsh_agent",
+            remote_shell,
+            "--mca",
+            "oob_tcp_if_include",
+            "eth0",
+            "--mca",
+            "btl_tcp_if_include",
+            "eth0"};
+  }
+  return {"-hosts", hosts, "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", remote_shell};
+}
+
+int run(const Options& options) {
+  const std::string why = testing::NetworkNamespaces::unavailable();
+  if (!why.empty()) {
+    std::fprintf(stderr, "no network namespaces here: %s\n", why.c_str());
+    return 2;
+  }
+  testing::NetworkNamespaces network(options.hosts);
+  if (!options.rate.empty()) network.shape(options.rate);
+  const UniqueFd remote_shell = make_remote_shell(network);
+  std::string hosts;
+  for (int host = 0; host < options.hosts; ++host) {
+    hosts +=
+        (host == 0 ? "" : ",") + network.address(host) + ":" + std::to_string(options.per_host);
+  }
+  // In the build, beside bin/bench/hosts.
+  const auto program =
+      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lockstep")
+          .lexically_normal();
+  std::vector<std::string> command = {program.string(), "bench", "collectives"};
+  command.insert(command.end(), options.measured.begin(), options.measured.end());
+  const launch::Mpirun mpirun = launch::find_mpirun(process_env());
+  SubprocessOptions job = launch::mpirun_process(
+      mpirun, {.nproc = options.hosts * options.per_host,
+               .command = std::move(command),
+               .env = {{"GLOO_SOCKET_IFNAME", "eth0"}},
+               .flags = flags_of(mpirun.family, hosts, path_of(remote_shell)),
+               .no_input = true});
+  const std::vector<std::string> prefix = prefix_of(network, 0);
+  job.program = find_program(prefix.front());
+  job.command.front() = mpirun.file;
+  job.command.insert(job.command.begin(), prefix.begin(), prefix.end());
+  const UniqueFd silent = launch::silent_stdin();
+  job.stdin_fd = silent.get();
+  const ExitStatus status = Subprocess(job).wait(Deadline::after(Deadline::Duration::max()));
+  return status.signal != 0 ? 128 + status.signal : status.exit_code;
 }
 
 }  // namespace
@@ -105,16 +131,14 @@ int run(const Options& options, std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
   lockstep::Options options;
-  CLI::App app("all_reduce over several hosts made of network namespaces");
+  CLI::App app("lockstep bench collectives over several hosts made of network namespaces");
   app.add_option("--hosts", options.hosts)->check(CLI::Range(1, 200));
   app.add_option("--per-host", options.per_host)->check(CLI::Range(1, 64));
   app.add_option("--rate", options.rate, "of each link, as tc says it; empty: not shaped");
-  app.add_option("--mib", options.mib);
-  app.add_option("--rounds", options.rounds)->check(CLI::Range(1, 10000));
-  app.add_option("--backends", options.backends)->delimiter(',');
+  app.add_option("measured", options.measured, "behind --: flags of lockstep bench collectives");
   CLI11_PARSE(app, argc, argv);
   try {
-    return lockstep::run(options, {argv + 1, argv + argc});
+    return lockstep::run(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
