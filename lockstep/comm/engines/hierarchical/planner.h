@@ -107,6 +107,8 @@ class Planner {
   };
   int64_t part(int64_t count) const { return (count + map_.host_count() - 1) / map_.host_count(); }
   int64_t padded(int64_t count) const { return part(count) * map_.host_count(); }
+  // Whether so many sums are sent to the other hosts in a message each.
+  bool at_once(int64_t count) const;
   Across make_across(int64_t room);
   void begin(Across& across, const std::vector<int>& members);
   void turn(Across& across, const std::vector<int>& members);

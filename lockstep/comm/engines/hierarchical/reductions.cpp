@@ -9,7 +9,8 @@ namespace lockstep::inline v0::hierarchical {
 namespace {
 
 constexpr int64_t kMaxBlocks = 4096;
-// Up to this many bytes, a rank sends all its sums at once.
+// Up to this many bytes, a rank sends all its sums at once, and one rank of a host sends those of
+// all: a message costs more than its bytes.
 constexpr int64_t kAtOnceBytes = 32 * 1024;
 
 at::Tensor elements(const std::byte* data, int64_t count, at::ScalarType dtype) {
@@ -46,6 +47,10 @@ void Planner::prepare_reduction() {
   element_ = static_cast<int64_t>(c10::elementSize(call_.dtype));
 }
 
+bool Planner::at_once(int64_t count) const {
+  return count * element_ * (map_.host_count() - 1) <= kAtOnceBytes;
+}
+
 void Planner::reduction() {
   const bool one_a_host = map_.host_count() == map_.size();
   if (one_a_host && options_.carrier == nullptr) {  // which adds in the contract's order
@@ -55,7 +60,7 @@ void Planner::reduction() {
   prepare_reduction();
   const bool by_places = map_.equal && map_.mate_count() > 1;
   if (call_.op == Op::kAllReduce) {
-    by_places ? all_reduce() : all_reduce_by_leaders();
+    by_places && !at_once(call_.count) ? all_reduce() : all_reduce_by_leaders();
     return;
   }
   const bool scatters = call_.op == Op::kReduceScatter;
@@ -133,8 +138,7 @@ Planner::Across Planner::make_across(int64_t room) {
 void Planner::begin(Across& across, const std::vector<int>& members) {
   across.exchange = -1;
   if (across.count == 0) return;
-  const int64_t sent = across.count * element_ * (map_.host_count() - 1);
-  across.halves = wide_ && options_.scatters_well && sent > kAtOnceBytes;
+  across.halves = wide_ && options_.scatters_well && !at_once(across.count);
   Call c = like(across.halves ? Op::kReduceScatter : Op::kAllReduce);
   c.input = across.from;
   if (across.halves) {

@@ -1,6 +1,7 @@
 // Engine: moving data. engine_wait.cpp has waiting and failing.
 #include "lockstep/comm/engines/tcp/engine.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -363,13 +364,18 @@ bool Engine::flush() {
 }
 
 // Handles all connections once. Records failures without throwing them.
-bool Engine::pump(int wait_ms) {
+bool Engine::pump(Deadline::Duration wait) {
   activate();
   bool moved = flush();
   if (moved) activate();
+  if (wait > Deadline::Duration::zero() && !moved && !trouble_) {
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(wait);
+    const timespec time = {seconds.count(), (wait - seconds).count()};
+    pollfd ready = {epoll_.get(), POLLIN, 0};
+    ::ppoll(&ready, 1, &time, nullptr);  // epoll_wait() counts in milliseconds
+  }
   std::array<epoll_event, 32> events;
-  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 moved || trouble_ ? 0 : wait_ms);
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const auto peer = static_cast<int>(events[static_cast<size_t>(i)].data.u32);
     Peer& p = peers_[peer];
@@ -392,13 +398,13 @@ bool Engine::pump(int wait_ms) {
   return moved;
 }
 
-bool Engine::advance(int wait_ms, Pending* pending) {
+bool Engine::advance(Pending* pending, Deadline::Duration wait) {
   check_broken();
-  const bool moved = pump(wait_ms);
+  const bool moved = pump(wait);
   if (!trouble_) return moved;
   // Data that was sent before the group broke, and has arrived, still counts.
   if (trouble_->reported) {
-    while (pump(0) || (pending != nullptr && pending->advance())) {
+    while (pump() || (pending != nullptr && pending->advance())) {
     }
   }
   if (pending != nullptr && pending->done()) return true;
@@ -408,7 +414,7 @@ bool Engine::advance(int wait_ms, Pending* pending) {
 void Engine::progress() noexcept {
   if (broken_) return;
   try {
-    advance(0);
+    advance();
   } catch (...) {
     // The error belongs to the caller that waits.
     if (!broken_) broken_ = std::current_exception();

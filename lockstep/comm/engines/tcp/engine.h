@@ -54,8 +54,6 @@ class Pending {
   virtual bool advance() { return false; }
   // False while its progress depends on the engine alone: then a wait may sleep in the engine.
   virtual bool needs_advance() const { return false; }
-  // If needs_advance(): whether being polled only once a millisecond would slow the operation down.
-  virtual bool is_impatient() const { return false; }
 };
 
 // Any number of exchanges are pending in the order of their keys, and a few of them are active at
@@ -83,9 +81,9 @@ class Engine final : private FrameListener, private Wire {
                                      std::vector<int> members, int phase);
   std::shared_ptr<Message> message(const Call& call);
 
-  // Moves data; waits up to `wait_ms` for progress. Returns true if anything moved.
+  // Moves data; waits up to `wait` for progress. Returns true if anything moved.
   // Throws: the error that broke the group, unless `pending` is complete nevertheless.
-  bool advance(int wait_ms, Pending* pending = nullptr);
+  bool advance(Pending* pending = nullptr, Deadline::Duration wait = Deadline::Duration::zero());
   // The same without throwing: later calls throw the error.
   void progress() noexcept;
   void set_siblings(SiblingProgress* siblings) { siblings_ = siblings; }  // Backend::set_siblings()
@@ -205,7 +203,7 @@ class Engine final : private FrameListener, private Wire {
   void activate();
   Exchange* find(uint64_t key) const;
   Link* link_for(int peer);
-  bool pump(int wait_ms);
+  bool pump(Deadline::Duration wait = Deadline::Duration::zero());
   bool flush();
   void watch(int peer);
   bool wants_input(int peer) const;

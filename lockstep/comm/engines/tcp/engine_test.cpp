@@ -96,12 +96,12 @@ TEST(TcpEngine, WhatWaitsLongForItsTurnIsTheSameCallStill) {
     for (int i = 0; i < kCalls; ++i) {
       const Call call = call_of(Op::kAllReduce, static_cast<uint64_t>(i) + 1, &values[rank][i]);
       exchanges.push_back(engine.exchange(call, engine.enter(call), {0, 1}, 0));
-      engine.advance(0);
+      engine.advance();
     }
   }
   const Deadline deadline = Deadline::seconds(60);
   while (!(exchanges[kCalls - 1]->done() && exchanges.back()->done()) && !deadline.expired()) {
-    for (const auto& engine : engines) engine->advance(0);
+    for (const auto& engine : engines) engine->advance();
   }
   for (int i = 0; i < kCalls; ++i) {
     ASSERT_EQ(values[0][i], 2 * i + 1);
@@ -121,11 +121,11 @@ TEST(TcpEngine, ACallThatIsHeardOfAfterALaterOneIsCompared) {
   later.kind = kHereUnasked;
   peer.send(later, "all_reduce sum int64 x 1\n0");
   peer.send(word_of(FrameType::kCall, 5, max, sum), "all_reduce max int64 x 1");
-  engine->advance(0);
+  engine->advance();
   for (uint64_t i = 1; i < 5; ++i) engine->enter(call_of(Op::kAllReduce, i, &value));
-  engine->advance(0);
+  engine->advance();
   engine->enter(call_of(Op::kAllReduce, 5, &value));
-  EXPECT_THAT(message_of<Mismatch>([&] { engine->advance(0); }),
+  EXPECT_THAT(message_of<Mismatch>([&] { engine->advance(); }),
               AllOf(HasSubstr("rank 0: #5 all_reduce sum int64 x 1"),
                     HasSubstr("rank 1: #5 all_reduce max int64 x 1")));
 }
@@ -142,7 +142,7 @@ class FarAhead : public ::testing::Test {
     for (uint64_t i = 1; i <= kCalls; ++i) {
       const Call call = call_of(Op::kBroadcast, i, &value_);
       const auto exchange = engine_->exchange(call, engine_->enter(call), {0, 1}, 0);
-      while (!exchange->done()) engine_->advance(0);
+      while (!exchange->done()) engine_->advance();
       peer_->hear();
     }
   }
@@ -156,7 +156,7 @@ class FarAhead : public ::testing::Test {
 TEST_F(FarAhead, WhatItKnowsNoMoreItDoesNotCompare) {
   peer_->send(word_of(FrameType::kCall, 5, call_of(Op::kAllReduce, 0, &value_), broadcast()),
               "all_reduce sum int64 x 1");
-  engine_->advance(0);
+  engine_->advance();
   FrameHeader where;
   where.type = FrameType::kWhere;
   where.kind = kWhereCalled;
@@ -164,7 +164,7 @@ TEST_F(FarAhead, WhatItKnowsNoMoreItDoesNotCompare) {
     where.key = collective_key(sequence, 0);
     peer_->send(where);
   }
-  engine_->advance(0);
+  engine_->advance();
   const std::vector<FrameHeader> answers = peer_->hear();
   ASSERT_EQ(answers.size(), 3u);
   EXPECT_EQ(answers[0].kind, kHereForgotten);
@@ -179,7 +179,7 @@ TEST_F(FarAhead, ADifferenceFarBackIsFoundByTheHistory) {
   FrameHeader word = word_of(FrameType::kCall, kCalls, broadcast(), broadcast());
   word.history += 1;
   peer_->send(word, "broadcast int64 x 1, root 0");
-  EXPECT_THAT(message_of<Mismatch>([&] { engine_->advance(0); }),
+  EXPECT_THAT(message_of<Mismatch>([&] { engine_->advance(); }),
               HasSubstr("different collectives more than 1 call before #500 broadcast"));
 }
 

@@ -24,16 +24,27 @@ constexpr double kAnnounceSeconds = 0.5;
 constexpr double kAnnounceAgain = 5;
 constexpr auto kAskTime = std::chrono::milliseconds(300);    // for all ranks to report their calls
 constexpr auto kFlushTime = std::chrono::milliseconds(250);  // for the last messages to leave
-constexpr double kYieldSeconds = 0.002;
-constexpr int kYields = 1000;                          // before a wait for other engines sleeps
-constexpr int kAdvanceMs = 1;                          // between two turns of other engines
-constexpr auto kNap = std::chrono::microseconds(100);  // the same for an impatient operation
+// How long a wait looks again and again before it sleeps, and gives its processor away in between:
+// a processor that sleeps takes longer to wake up than a message between two hosts takes.
+constexpr double kLookSeconds = 0.0001;
+constexpr double kYieldSeconds = 0.002;  // the same for what other engines do, too
+constexpr int kYields = 1000;            // ... and how often at most
+constexpr Deadline::Duration kSleep = std::chrono::milliseconds(100);
 
 // This long before the deadline a rank asks the others where they are.
 Deadline::Duration time_to_ask(Deadline deadline) {
   constexpr Deadline::Duration kLeast = std::chrono::milliseconds(20);
   constexpr Deadline::Duration kMost = std::chrono::milliseconds(250);
   return std::clamp(deadline.timeout() / 8, kLeast, kMost);
+}
+
+// How long a wait for what other engines do sleeps before it asks them again: it may notice the end
+// late by a sixteenth of the time that it has waited.
+Deadline::Duration nap_after(double seconds) {
+  constexpr double kShortest = 5e-5;
+  constexpr double kLongest = 1e-3;
+  const std::chrono::duration<double> nap(std::clamp(seconds / 16, kShortest, kLongest));
+  return std::chrono::duration_cast<Deadline::Duration>(nap);
 }
 
 // Whether no rank can complete before all have called it. For other operations it is not known here
@@ -63,7 +74,7 @@ bool Engine::poll(Pending& pending) {
   const Waiting waiting(*this, pending);
   bool moved = pending.advance();
   if (pending.done()) return true;
-  moved |= advance(0, &pending);
+  moved |= advance(&pending);
   if (pending.done()) return true;
   if (moved) pending.advance();
   if (pending.done()) return true;
@@ -73,6 +84,7 @@ bool Engine::poll(Pending& pending) {
 
 void Engine::wait(Pending& pending, Deadline deadline) {
   int idle = 0;
+  bool looks = true;
   bool any_moved = false;  // data moved since the last slow check
   uint64_t arrivals = arrivals_;
   unsigned turns = 0;
@@ -88,22 +100,26 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     bool moved = pending.advance();
     if (pending.done()) return;
     any_moved |= moved;
-    moved |= advance(0, &pending);
+    moved |= advance(&pending);
     if (pending.done()) return;
     any_moved |= std::exchange(arrivals, arrivals_) != arrivals_;
     const bool siblings = !moved && progress_siblings(siblings_);
     if (moved) {
       idle = 0;
       still_since = -1;
+      looks = true;
       if (++turns % 64 != 0) continue;
     } else if (++idle < spins_) {
       continue;
-    } else if (pending.needs_advance() && idle < kYields) {
+    } else if (looks) {
       ::sched_yield();
       // On a busy machine every yield may take a whole time slice.
       if (idle % 16 != 0) continue;
       if (still_since < 0) still_since = deadline.elapsed_seconds();
-      if (deadline.elapsed_seconds() - still_since < kYieldSeconds) continue;
+      const bool others = pending.needs_advance();
+      looks = deadline.elapsed_seconds() - still_since < (others ? kYieldSeconds : kLookSeconds) &&
+              !(others && idle >= kYields);
+      if (looks) continue;
     }
     check_lost(pending);
     const Call& call = pending.call();
@@ -137,17 +153,10 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       log_warning(text.str());
       warn_at *= 3;
     }
-    int sleep_ms = pending.needs_advance() || siblings ? kAdvanceMs : 100;
-    if (pending.needs_advance() && pending.is_impatient()) {
-      std::this_thread::sleep_for(std::min<Deadline::Duration>(kNap, left));
-      sleep_ms = 0;
-    } else if (expired) {
-      sleep_ms = answers->poll_ms(sleep_ms);
-    } else {
-      sleep_ms = deadline.poll_ms(sleep_ms);
-      if (!answers) sleep_ms = std::min(sleep_ms, Deadline::after(left - grace).poll_ms() + 1);
-    }
-    if (advance(sleep_ms, &pending)) still_since = -1;
+    Deadline::Duration nap =
+        pending.needs_advance() || siblings ? nap_after(now - still_since) : kSleep;
+    nap = std::min(nap, expired ? answers->remaining() : answers ? left : left - grace);
+    if (advance(&pending, nap)) still_since = -1;
   }
 }
 
@@ -234,7 +243,7 @@ void Engine::check_lost(Pending& pending) {
 }
 
 Probe Engine::probe(int src, int tag) {
-  advance(0);
+  advance();
   if (messages_.has_unclaimed(src, tag)) return Probe::kMessage;
   const Peer& peer = peers_[src];
   if (!peer.link || peer.link->lost().empty()) return Probe::kNothing;
@@ -368,7 +377,7 @@ bool Engine::ask_all(uint64_t sequence, Deadline deadline) {
         peers_.begin(), peers_.end(), [](const Peer& p) { return p.answer.has_value(); }));
     if (answered == open) return true;
     if (deadline.expired()) return false;
-    pump(deadline.poll_ms(20));
+    pump(std::min<Deadline::Duration>(deadline.remaining(), std::chrono::milliseconds(20)));
     if (trouble_ && trouble_->reported) adopt(*trouble_);
   }
 }
