@@ -14,22 +14,50 @@ namespace lockstep::inline v0::shm {
 namespace {
 
 constexpr uint64_t kSpan = uint64_t{1} << 40;  // per rank: address space in the file, not memory
-constexpr uint64_t kAlignment = uint64_t{2} << 20;  // a huge page, if shared memory has them
-constexpr size_t kControlBytes = size_t{1} << 20;   // one flag per allocation
-constexpr int kPopulateWrite = 23;                  // MADV_POPULATE_WRITE, Linux 5.14
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr size_t kControlBytes = size_t{1} << 20;  // one flag per allocation
+constexpr int kPopulateWrite = 23;                 // MADV_POPULATE_WRITE, Linux 5.14
+constexpr int kCollapse = 25;                      // MADV_COLLAPSE, Linux 6.1
 
+// Blocks begin at huge pages of the file; their memory does so, too, because only then one entry of
+// the page table can map such a page.
 std::byte* map(int fd, uint64_t offset, size_t bytes) {
-  void* memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (memory == MAP_FAILED)
+  const auto failed = [bytes] {
     throw system_error("mmap of " + std::to_string(bytes) + " bytes of symmetric memory", errno);
-  return static_cast<std::byte*>(memory);
+  };
+  const size_t room = bytes + kHugePage;
+  void* reserved =
+      ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) failed();
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+  std::byte* const memory = begin + before;
+  const bool mapped = ::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                             static_cast<off_t>(offset)) != MAP_FAILED;
+  const int error = errno;
+  if (before > 0) ::munmap(begin, before);
+  ::munmap(mapped ? memory + bytes : memory, kHugePage - before + (mapped ? 0 : bytes));
+  errno = error;
+  if (!mapped) failed();
+  return memory;
 }
 
-// Older kernels cannot populate; their pages appear when they are touched.
+// Makes the pages of `memory` exist, and maps them. Older kernels cannot; their pages appear when
+// they are touched.
 void populate(std::byte* memory, size_t bytes) {
   if (::madvise(memory, bytes, kPopulateWrite) != 0 && (errno == ENOMEM || errno == EFAULT))
     throw system_error("populating " + std::to_string(bytes) + " bytes of symmetric memory", errno);
+}
+
+// The same for memory that has no pages yet: huge ones where they are whole, also on a system that
+// gives shared memory none of itself (shmem_enabled), because 4 KiB pages of a model's gradients
+// are more than a processor remembers the addresses of. Only a page of which a part exists can
+// collapse into a huge one.
+void populate_huge(std::byte* memory, size_t bytes) {
+  const size_t whole = bytes / kHugePage * kHugePage;
+  for (size_t at = 0; at < whole; at += kHugePage) populate(memory + at, 1);
+  if (whole > 0) ::madvise(memory, whole, kCollapse);
+  populate(memory, bytes);
 }
 
 }  // namespace
@@ -45,8 +73,8 @@ UniqueFd Arena::make_memory(int size) {
 }
 
 Arena::Arena(UniqueFd memory, int rank, int size)
-    : memory_(std::move(memory)), rank_(rank), size_(size), next_offset_(kAlignment) {
-  static_assert(kControlBytes <= kAlignment);
+    : memory_(std::move(memory)), rank_(rank), size_(size), next_offset_(kHugePage) {
+  static_assert(kControlBytes <= kHugePage);
   for (int r = 0; r < size; ++r)
     controls_.push_back(map(memory_.get(), kSpan * static_cast<uint64_t>(r), kControlBytes));
 }
@@ -69,8 +97,8 @@ Arena::Block Arena::next_block(int64_t bytes, bool shared) {
   reap();
   const uint32_t id = next_id_++;
   const uint64_t offset = next_offset_;
-  const auto size = static_cast<size_t>((static_cast<uint64_t>(bytes) + kAlignment - 1) /
-                                        kAlignment * kAlignment);
+  const auto size =
+      static_cast<size_t>((static_cast<uint64_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage);
   if (id >= kControlBytes || size > kSpan - next_offset_) {
     throw system_error("this communicator has no symmetric memory left after " +
                            std::to_string(id) + " allocations; reuse tensors, or make a new one",
@@ -80,6 +108,7 @@ Arena::Block Arena::next_block(int64_t bytes, bool shared) {
   return {.id = id,
           .offset = offset,
           .bytes = size,
+          .used = static_cast<size_t>(bytes),
           .bases = std::vector<std::byte*>(static_cast<size_t>(size_)),
           .shared = shared};
 }
@@ -108,8 +137,7 @@ std::byte* Arena::allocate(int64_t bytes) {
       block.bases[static_cast<size_t>(r)] =
           map(memory_.get(), kSpan * static_cast<uint64_t>(r) + block.offset, block.bytes);
     std::byte* own = block.bases[static_cast<size_t>(rank_)];
-    ::madvise(own, block.bytes, MADV_HUGEPAGE);  // has an effect only if the system allows it
-    populate(own, static_cast<size_t>(bytes));
+    populate_huge(own, block.used);
     return keep(block, own);
   } catch (...) {
     drop(block);
@@ -123,14 +151,13 @@ std::byte* Arena::allocate_shared(int64_t bytes) {
   try {
     std::byte* memory = map(memory_.get(), block.offset, block.bytes);
     block.bases[static_cast<size_t>(rank_)] = memory;
-    ::madvise(memory, block.bytes, MADV_HUGEPAGE);
     // Pages belong to the node of the rank that touches them first.
-    const uint64_t pages = block.bytes / kAlignment;
+    const uint64_t pages = block.bytes / kHugePage;
     const auto page_of = [&](int rank) {
-      return pages * static_cast<uint64_t>(rank) / static_cast<uint64_t>(size_) * kAlignment;
+      return pages * static_cast<uint64_t>(rank) / static_cast<uint64_t>(size_) * kHugePage;
     };
     const uint64_t from = page_of(rank_), to = page_of(rank_ + 1);
-    if (to > from) populate(memory + from, to - from);
+    if (to > from) populate_huge(memory + from, to - from);
     return keep(block, memory);
   } catch (...) {
     drop(block);
@@ -150,7 +177,7 @@ void Arena::warm(const std::byte* memory) {
   LOCKSTEP_CHECK(it != own_.end(), "what is warmed was allocated here");
   Block& block = blocks_.at(it->second);
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_) populate(block.bases[static_cast<size_t>(r)], block.bytes);
+    if (r != rank_) populate(block.bases[static_cast<size_t>(r)], block.used);
   }
 }
 

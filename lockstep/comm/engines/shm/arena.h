@@ -56,7 +56,8 @@ class Arena {
   struct Block {
     uint32_t id = 0;
     uint64_t offset = 0;  // the offset in every rank's span
-    size_t bytes = 0;
+    size_t bytes = 0;     // whole huge pages
+    size_t used = 0;      // of them: the bytes that were asked for, which alone have pages
     std::vector<std::byte*> bases;  // by rank; null once unmapped; shared memory has one
     bool shared = false;
     bool released = false;  // by this rank
