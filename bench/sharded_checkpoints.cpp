@@ -4,12 +4,13 @@
 //
 // In rounds, each of all of these, one line a quantity with median and range:
 //   write      bytes a second of a whole checkpoint on the disk (checksums, fsync, exchange), over
-//              what the same ranks write of as many bytes with O_DIRECT and fsync, in the same round; in
-//              both cases what was there before is removed afterwards
+//              what the same ranks write of a copy of their bytes with O_DIRECT and fsync, in the same
+//              round; in both cases what was there before is removed afterwards
 //   stall      milliseconds that start() takes with a snapshot, less those of a plain copy
 //   beside     time of a step while a checkpoint is written, over that of one without
 //   every 10   time of ten steps and a save, over that of ten steps
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
@@ -22,15 +23,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint_writer.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/pages.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/strategy.h"
@@ -42,8 +44,9 @@ namespace fs = std::filesystem;
 
 constexpr int kRounds = 7;
 constexpr int64_t kWidth = 2048;
-constexpr int kLayers = 12;    // of 4.2 million parameters each
-constexpr int64_t kRows = 64;  // a rank and step
+constexpr int kLayers = 12;         // of 4.2 million parameters each
+constexpr int64_t kRows = 64;       // a rank and step
+constexpr size_t kPiece = 8 << 20;  // of a direct write
 
 class Bench {
  public:
@@ -63,6 +66,7 @@ class Bench {
     std::vector<double> write, direct, ratio, stall, copy, beside, ten;
     for (int round = 0; round <= kRounds; ++round) {
       const double bytes = static_cast<double>(share_bytes());
+      copy_all();
       const double direct_s = longest([&] { write_directly(static_cast<size_t>(bytes)); });
       fs::remove(direct_file());
       const double write_s = seconds_to_disk();
@@ -158,7 +162,10 @@ class Bench {
   }
   void copy_all() {
     const Checkpoint own = share();
-    if (!copy_.defined()) copy_ = at::zeros({share_bytes() + 4096}, at::kByte);
+    if (!copy_.defined()) {
+      pages_ = std::make_unique<PageMemory>(static_cast<size_t>(share_bytes()) + kPiece);
+      copy_ = at::from_blob(pages_->data(), {static_cast<int64_t>(pages_->bytes())}, at::kByte);
+    }
     int64_t used = 0;
     const auto copy = [&](const at::Tensor& tensor) {
       const auto bytes = static_cast<int64_t>(tensor.nbytes());
@@ -172,19 +179,15 @@ class Bench {
     }
   }
   void write_directly(size_t bytes) {
-    constexpr size_t kPiece = 8 << 20;
     const fs::path file = direct_file();
-    void* piece = std::aligned_alloc(4096, kPiece);
-    std::fill_n(static_cast<char*>(piece), kPiece, 'x');
     const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0666);
     if (fd < 0) throw system_error("cannot write " + file.string(), errno);
     for (size_t written = 0; written < bytes; written += kPiece) {
-      if (::write(fd, piece, kPiece) != static_cast<ssize_t>(kPiece))
+      if (::write(fd, pages_->data() + written, kPiece) != static_cast<ssize_t>(kPiece))
         throw system_error("cannot write " + file.string(), errno);
     }
     ::fsync(fd);
     ::close(fd);
-    std::free(piece);
   }
 
   Communicator comm_;
@@ -194,6 +197,7 @@ class Bench {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   CheckpointWriter writer_{comm_};
   at::Tensor input_, copy_;
+  std::unique_ptr<PageMemory> pages_;  // of copy_
 };
 
 }  // namespace
