@@ -86,7 +86,7 @@ std::vector<std::string> flags_of(launch::MpiFamily family, const std::string& h
             "btl_tcp_if_include",
             "eth0"};
   }
-  return {"-hosts", hosts, "-iface", "eth0", "-launcher", "ssh", "-launcher-exec", remote_shell};
+  return {"-hosts", hosts, "-iface", "eth0", "-launcher", "rsh", "-launcher-exec", remote_shell};
 }
 
 int run(const Options& options) {

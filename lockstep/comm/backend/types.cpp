@@ -201,7 +201,8 @@ uint64_t fingerprint(const Call& call) {
   } else if (call.uniform) {
     mix(static_cast<uint64_t>(call.counts.front()));
   }
-  if (call.note.key != 0) mix(call.note.key);
+  // A key may be made of the same call's fingerprint, which must not cancel the hash.
+  if (call.note.key != 0) mix(call.note.key * 0xd6e8feb86659fd93ULL);
   return hash;
 }
 

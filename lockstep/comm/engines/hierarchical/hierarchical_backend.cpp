@@ -38,7 +38,10 @@ class HierarchicalBackend::Operation final : public tcp::Pending {
   bool needs_advance() const override {
     if (*backend_.local_messages_ > 0) return true;
     if (backend_.queue_.empty()) return false;
-    return backend_.queue_.front()->is_inside() || backend_.queue_.front()->is_carried();
+    return backend_.queue_.front()->is_inside() || is_impatient();
+  }
+  bool is_impatient() const override {
+    return !backend_.queue_.empty() && backend_.queue_.front()->is_carried();
   }
   // The operations inside the host are watched by its own engine.
   std::vector<int> awaited() const override {

@@ -251,6 +251,24 @@ TEST(HierarchicalBackend, EveryThreadGetsTheRightErrorInTime) {
   EXPECT_GE(tried, 27);
 }
 
+// Rank 1 speaks to no other host in a small all_reduce: its own host has to notice.
+TEST(HierarchicalBackend, AnotherReductionInsideTheHostIsAMismatch) {
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1}}) {
+    run_hosts(nodes, [](Communicator& comm, HierarchicalBackend&) {
+      const at::Tensor values = at::zeros({10});
+      try {
+        comm.all_reduce(values, comm.rank() == 1 ? ReduceOp::kSum : ReduceOp::kAvg);
+        comm.barrier();
+        ADD_FAILURE() << "no error on rank " << comm.rank();
+      } catch (const Mismatch& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find("all_reduce sum"), std::string::npos) << text;
+        EXPECT_NE(text.find("all_reduce avg"), std::string::npos) << text;
+      }
+    });
+  }
+}
+
 // A rank that waits for a rank of another host, which itself waits inside its host, names the rank
 // that is late.
 TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
@@ -258,6 +276,7 @@ TEST(HierarchicalBackend, ATimeoutNamesTheLateRankOfAnotherHost) {
   const std::vector<std::function<void(Communicator&)>> calls = {
       [](Communicator& c) { c.barrier(); },
       [](Communicator& c) { c.all_reduce(at::zeros({100'000})); },
+      [](Communicator& c) { c.all_reduce(at::zeros({10})); },
       [](Communicator& c) { c.broadcast(at::zeros({10}), kLate); },
       [](Communicator& c) { c.all_gather(at::zeros({10})); },
   };

@@ -21,7 +21,10 @@ class Planner {
         pool_(pool),
         options_(options),
         result_type_(call.dtype),
-        element_(static_cast<int64_t>(c10::elementSize(call.dtype))) {}
+        element_(static_cast<int64_t>(c10::elementSize(call.dtype))) {
+    // The ranks of a host then find that their calls differ, also where those have equal stages.
+    call_.note.key ^= fingerprint(call) | 1;
+  }
 
   Stages plan();
 
@@ -107,7 +110,7 @@ class Planner {
   };
   int64_t part(int64_t count) const { return (count + map_.host_count() - 1) / map_.host_count(); }
   int64_t padded(int64_t count) const { return part(count) * map_.host_count(); }
-  // Whether so many sums are sent to the other hosts in a message each.
+  // Whether the sums are so few that the other hosts are sent them in a message each.
   bool at_once(int64_t count) const;
   Across make_across(int64_t room);
   void begin(Across& across, const std::vector<int>& members);

@@ -60,7 +60,8 @@ void Planner::reduction() {
   prepare_reduction();
   const bool by_places = map_.equal && map_.mate_count() > 1;
   if (call_.op == Op::kAllReduce) {
-    by_places && !at_once(call_.count) ? all_reduce() : all_reduce_by_leaders();
+    const bool by_one = map_.host_count() > 1 && at_once(call_.count);
+    by_places && !by_one ? all_reduce() : all_reduce_by_leaders();
     return;
   }
   const bool scatters = call_.op == Op::kReduceScatter;

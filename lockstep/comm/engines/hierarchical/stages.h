@@ -3,7 +3,8 @@
 //
 //   all_reduce      reduce_scatter inside the host; all_reduce of the slice among the ranks of
 //                   equal place on all hosts; all_gather inside the host. In blocks: while a block
-//                   is between the hosts, the next one is reduced inside them.
+//                   is between the hosts, the next one is reduced inside them. A small one: to the
+//                   first rank of each host, among those, and from there to its host.
 //   reduce          inside the host, to the rank of the root's place; among those, to the root
 //   broadcast       from the root to the ranks of its place on the other hosts; inside the hosts
 //   all_gather      among the ranks of equal place; then inside the host

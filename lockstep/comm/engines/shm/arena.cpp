@@ -18,6 +18,7 @@ constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr size_t kControlBytes = size_t{1} << 20;  // one flag per allocation
 constexpr int kPopulateWrite = 23;                 // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int kCollapse = 25;                      // MADV_COLLAPSE, Linux 6.1
+constexpr int kCollapses = 4;                      // attempts
 
 // Blocks begin at huge pages of the file; their memory does so, too, because only then one entry of
 // the page table can map such a page.
@@ -52,11 +53,15 @@ void populate(std::byte* memory, size_t bytes) {
 // The same for memory that has no pages yet: huge ones where they are whole, also on a system that
 // gives shared memory none of itself (shmem_enabled), because 4 KiB pages of a model's gradients
 // are more than a processor remembers the addresses of. Only a page of which a part exists can
-// collapse into a huge one.
+// collapse into a huge one. Kernels before 6.1 have huge pages if the system allows them.
 void populate_huge(std::byte* memory, size_t bytes) {
   const size_t whole = bytes / kHugePage * kHugePage;
+  if (whole > 0) ::madvise(memory, whole, MADV_HUGEPAGE);
   for (size_t at = 0; at < whole; at += kHugePage) populate(memory + at, 1);
-  if (whole > 0) ::madvise(memory, whole, kCollapse);
+  // A page that the kernel itself uses at this moment cannot collapse.
+  for (int i = 0; whole > 0 && i < kCollapses; ++i) {
+    if (::madvise(memory, whole, kCollapse) == 0 || (errno != EAGAIN && errno != EBUSY)) break;
+  }
   populate(memory, bytes);
 }
 
@@ -108,7 +113,7 @@ Arena::Block Arena::next_block(int64_t bytes, bool shared) {
   return {.id = id,
           .offset = offset,
           .bytes = size,
-          .used = static_cast<size_t>(bytes),
+          .used = shared ? size : static_cast<size_t>(bytes),
           .bases = std::vector<std::byte*>(static_cast<size_t>(size_)),
           .shared = shared};
 }
@@ -170,7 +175,7 @@ void Arena::warm(const std::byte* memory) {
   const auto shared = shared_.find(memory);
   if (shared != shared_.end()) {
     const Block& block = blocks_.at(shared->second);
-    populate(block.bases[static_cast<size_t>(rank_)], block.bytes);
+    populate(block.bases[static_cast<size_t>(rank_)], block.used);
     return;
   }
   const auto it = own_.find(memory);

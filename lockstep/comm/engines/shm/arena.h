@@ -57,7 +57,7 @@ class Arena {
     uint32_t id = 0;
     uint64_t offset = 0;  // the offset in every rank's span
     size_t bytes = 0;     // whole huge pages
-    size_t used = 0;      // of them: the bytes that were asked for, which alone have pages
+    size_t used = 0;      // the bytes that have pages: of shared memory all, else those asked for
     std::vector<std::byte*> bases;  // by rank; null once unmapped; shared memory has one
     bool shared = false;
     bool released = false;  // by this rank

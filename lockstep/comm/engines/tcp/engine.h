@@ -54,6 +54,9 @@ class Pending {
   virtual bool advance() { return false; }
   // False while its progress depends on the engine alone: then a wait may sleep in the engine.
   virtual bool needs_advance() const { return false; }
+  // If needs_advance(): whether every turn is part of the work, as of a library that moves data only
+  // while it is asked, so that turns must not become rare.
+  virtual bool is_impatient() const { return false; }
 };
 
 // Any number of exchanges are pending in the order of their keys, and a few of them are active at

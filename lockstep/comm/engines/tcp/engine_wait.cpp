@@ -40,10 +40,10 @@ Deadline::Duration time_to_ask(Deadline deadline) {
 
 // How long a wait for what other engines do sleeps before it asks them again: it may notice the end
 // late by a sixteenth of the time that it has waited.
-Deadline::Duration nap_after(double seconds) {
+Deadline::Duration nap_after(double seconds, bool impatient) {
   constexpr double kShortest = 5e-5;
-  constexpr double kLongest = 1e-3;
-  const std::chrono::duration<double> nap(std::clamp(seconds / 16, kShortest, kLongest));
+  const double longest = impatient ? 1e-4 : 1e-3;
+  const std::chrono::duration<double> nap(std::clamp(seconds / 16, kShortest, longest));
   return std::chrono::duration_cast<Deadline::Duration>(nap);
 }
 
@@ -91,6 +91,12 @@ void Engine::wait(Pending& pending, Deadline deadline) {
   double still_since = deadline.elapsed_seconds();
   double announce_after = kAnnounceSeconds;
   double warn_at = kWarnSeconds;
+  const auto start_anew = [&] {  // something has moved
+    idle = 0;
+    looks = true;
+    still_since = -1;
+    announce_after = kAnnounceSeconds;
+  };
   const Waiting waiting(*this, pending);
   const Deadline::Duration grace = time_to_ask(deadline);
   std::optional<Deadline> answers;  // the answers' deadline
@@ -105,16 +111,12 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     any_moved |= std::exchange(arrivals, arrivals_) != arrivals_;
     const bool siblings = !moved && progress_siblings(siblings_);
     if (moved) {
-      idle = 0;
-      still_since = -1;
-      looks = true;
+      start_anew();
       if (++turns % 64 != 0) continue;
     } else if (++idle < spins_) {
       continue;
     } else if (looks) {
-      ::sched_yield();
-      // On a busy machine every yield may take a whole time slice.
-      if (idle % 16 != 0) continue;
+      ::sched_yield();  // which may take a whole time slice on a busy machine
       if (still_since < 0) still_since = deadline.elapsed_seconds();
       const bool others = pending.needs_advance();
       looks = deadline.elapsed_seconds() - still_since < (others ? kYieldSeconds : kLookSeconds) &&
@@ -124,10 +126,7 @@ void Engine::wait(Pending& pending, Deadline deadline) {
     check_lost(pending);
     const Call& call = pending.call();
     const double now = deadline.elapsed_seconds();
-    if (still_since < 0) {
-      still_since = now;
-      announce_after = kAnnounceSeconds;
-    }
+    if (still_since < 0) still_since = now;
     const Deadline::Duration left = deadline.remaining();
     if (!answers && left <= grace) {
       ask_where();
@@ -153,10 +152,12 @@ void Engine::wait(Pending& pending, Deadline deadline) {
       log_warning(text.str());
       warn_at *= 3;
     }
-    Deadline::Duration nap =
-        pending.needs_advance() || siblings ? nap_after(now - still_since) : kSleep;
+    Deadline::Duration nap = pending.needs_advance() || siblings
+                                 ? nap_after(now - still_since, pending.is_impatient())
+                                 : kSleep;
     nap = std::min(nap, expired ? answers->remaining() : answers ? left : left - grace);
-    if (advance(&pending, nap)) still_since = -1;
+    if (moved) nap = Deadline::Duration::zero();
+    if (advance(&pending, nap)) start_anew();
   }
 }
 
