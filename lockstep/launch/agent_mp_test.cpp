@@ -137,6 +137,20 @@ TEST(Agent, OfAFailureAndItsConsequenceTheFirstIsToldAndOnlyOnce) {
   EXPECT_EQ(ended.err, "the disk is full\n");
 }
 
+TEST(Agent, ARankThatIsKilledIsBlamedAlsoWhereItsPeersEndBefore) {
+  const TestDirectory folder;
+  const std::string there = folder / "there";
+  const std::string script =
+      "if [ $RANK = 0 ]; then trap '' TERM; touch " + there + "; sleep 0.5; kill -9 $$; fi; " +
+      "until [ -e " + there +
+      " ]; do sleep 0.01; done; "
+      R"(echo '{"message": "rank 0 is gone", "consequence": true}' > $TORCHELASTIC_ERROR_FILE; )"
+      "exit 1";
+  const Ended ended = run_shell({"nproc", "2"}, script);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("rank 0 of 2 failed first: killed by SIGKILL"));
+}
+
 TEST(Agent, TheReportShowsTheLastTwentyLinesOfStderr) {
   const Ended ended = run_shell(
       {},

@@ -399,10 +399,13 @@ RankExit Attempt::rank_to_blame() const {
   if (!note_of(first).consequence) return first;
   const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
     const ErrorNote note = note_of(exit);
+    if (note.consequence) return false;
     // The message of a rank that the agent has stopped may be a consequence, unless it is complete.
     const bool by_itself = sights_[static_cast<size_t>(exit.local_rank)].ended_badly;
-    return (by_itself || (note.complete && !exit.status.ok())) && !note.message.empty() &&
-           !note.consequence;
+    const bool told = !note.message.empty();
+    // A killed rank leaves no message, and its peers may see its connections end, and end
+    // themselves, before the kernel says that it has ended.
+    return by_itself ? told || exit.status.signal != 0 : told && note.complete && !exit.status.ok();
   });
   return cause == exits_.end() ? first : *cause;
 }
