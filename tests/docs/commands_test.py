@@ -110,6 +110,9 @@ def check_program(words):
     program = example(words[0]) if words else None
     if words and words[0].startswith("build/release/bin/") and not program:
         raise Problem(f"there is no {words[0]}")
+    if program and os.path.basename(program) == "hosts" and "--" in words:  # bench/hosts passes on what stands behind
+        check_lockstep(["bench", "collectives", *words[words.index("--") + 1:]])
+        words = words[:words.index("--")]
     if program and flags_of(words[1:]):
         if not os.path.exists(program):
             raise Problem(f"{program} is not built")
