@@ -5,10 +5,6 @@
 //   build/release/bin/bench/hosts --hosts 2 --per-host 2 --rate 1gbit -- --backends tcp,gloo,mpi-raw
 //
 // What stands behind the two dashes is for `lockstep bench collectives`.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -17,10 +13,10 @@
 
 #include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
-#include "lockstep/core/errors.h"
 #include "lockstep/core/subprocess.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/launch/mpirun.h"
+#include "lockstep/testing/mpirun_hosts.h"
 #include "lockstep/testing/network_namespaces.h"
 
 namespace lockstep::inline v0 {
@@ -32,10 +28,6 @@ struct Options {
   std::string rate = "1gbit";
   std::vector<std::string> measured;
 };
-
-std::string path_of(const UniqueFd& fd) {
-  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd.get());
-}
 
 // The words that run a command on a host, on processors that no other host has: `lockstep bench`
 // gives the first rank of each host that host's first processor.
@@ -51,44 +43,6 @@ std::vector<std::string> prefix_of(const testing::NetworkNamespaces& network, in
   return words;
 }
 
-// mpirun reaches other hosts by a program that is given a host and a command, as ssh is. It has no
-// name in the file system, and is open for reading only, since a file that is written cannot run.
-UniqueFd make_remote_shell(const testing::NetworkNamespaces& network) {
-  std::string script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n";
-  for (int host = 0; host < network.size(); ++host) {
-    script += network.address(host) + ") exec ";
-    for (const std::string& word : prefix_of(network, host)) script += word + " ";
-    script += "/bin/sh -c \"$*\";;\n";
-  }
-  script += "esac\necho \"no host $host\" >&2; exit 1\n";
-  const UniqueFd written(::memfd_create("remote-shell", MFD_CLOEXEC));
-  if (!written ||
-      ::write(written.get(), script.data(), script.size()) != static_cast<ssize_t>(script.size())) {
-    throw system_error("cannot write a program for mpirun", errno);
-  }
-  UniqueFd read(::open(path_of(written).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!read) throw system_error("cannot open a program for mpirun", errno);
-  return read;
-}
-
-std::vector<std::string> flags_of(launch::MpiFamily family, const std::string& hosts,
-                                  const std::string& remote_shell) {
-  if (family == launch::MpiFamily::kOpenMpi) {
-    return {"--host",
-            hosts,
-            "--mca",
-            "plm_rsh_agent",
-            remote_shell,
-            "--mca",
-            "oob_tcp_if_include",
-            "eth0",
-            "--mca",
-            "btl_tcp_if_include",
-            "eth0"};
-  }
-  return {"-hosts", hosts, "-iface", "eth0", "-launcher", "rsh", "-launcher-exec", remote_shell};
-}
-
 int run(const Options& options) {
   const std::string why = testing::NetworkNamespaces::unavailable();
   if (!why.empty()) {
@@ -97,29 +51,19 @@ int run(const Options& options) {
   }
   testing::NetworkNamespaces network(options.hosts);
   if (!options.rate.empty()) network.shape(options.rate);
-  const UniqueFd remote_shell = make_remote_shell(network);
-  std::string hosts;
-  for (int host = 0; host < options.hosts; ++host) {
-    hosts +=
-        (host == 0 ? "" : ",") + network.address(host) + ":" + std::to_string(options.per_host);
-  }
   // In the build, beside bin/bench/hosts.
   const auto program =
       (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lockstep")
           .lexically_normal();
   std::vector<std::string> command = {program.string(), "bench", "collectives"};
   command.insert(command.end(), options.measured.begin(), options.measured.end());
-  const launch::Mpirun mpirun = launch::find_mpirun(process_env());
-  SubprocessOptions job = launch::mpirun_process(
-      mpirun, {.nproc = options.hosts * options.per_host,
-               .command = std::move(command),
-               .env = {{"GLOO_SOCKET_IFNAME", "eth0"}},
-               .flags = flags_of(mpirun.family, hosts, path_of(remote_shell)),
-               .no_input = true});
-  const std::vector<std::string> prefix = prefix_of(network, 0);
-  job.program = find_program(prefix.front());
-  job.command.front() = mpirun.file;
-  job.command.insert(job.command.begin(), prefix.begin(), prefix.end());
+  const testing::MpirunHosts mpirun(network, options.per_host,
+                                    [&](int host) { return prefix_of(network, host); });
+  SubprocessOptions job =
+      mpirun.process(launch::find_mpirun(process_env()), {.nproc = options.hosts * options.per_host,
+                                                          .command = std::move(command),
+                                                          .env = {{"GLOO_SOCKET_IFNAME", "eth0"}},
+                                                          .no_input = true});
   const UniqueFd silent = launch::silent_stdin();
   job.stdin_fd = silent.get();
   const ExitStatus status = Subprocess(job).wait(Deadline::after(Deadline::Duration::max()));

@@ -4,7 +4,6 @@
 #include <ATen/ops/zeros.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -22,6 +21,7 @@
 #include "lockstep/launch/internal/mpi_test_support.h"
 #include "lockstep/launch/mpirun.h"
 #include "lockstep/testing/long_tests.h"
+#include "lockstep/testing/mpirun_hosts.h"
 #include "lockstep/testing/network_namespaces.h"
 #include "lockstep/testing/operation_suite.h"
 
@@ -208,23 +208,10 @@ class Hosts : public ::testing::Test {
     }
   }
 
-  // Runs mpirun on host 0; a script in place of ssh starts its daemons on the others. `told`:
+  // Runs mpirun on host 0. `told`:
   // whether it is said where rank 0 serves the store. `dealt_out`: ranks are placed one by one on
   // the hosts.
   void start_mpi(MpiFamily family, const std::string& role, bool told, bool dealt_out = false) {
-    const std::string shell = *scratch_ / "shell";
-    {
-      std::ofstream script(shell);
-      script << "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1; shift\ncase $host in\n";
-      for (int host = 0; host < kHosts; ++host)
-        script << network_->address(host) << ") exec " << network_->shell_prefix(host)
-               << " sh -c \"$*\";;\n";
-      script << "esac\nexit 255\n";
-    }
-    ::chmod(shell.c_str(), 0700);
-    std::string hosts;
-    for (int host = 0; host < kHosts; ++host)
-      hosts += (host == 0 ? "" : ",") + network_->address(host) + ":" + std::to_string(kLocal);
     std::map<std::string, std::string> variables = {{kRole, role},
                                                     {kNotes, (*scratch_ / "notes").string()}};
     if (told) {
@@ -235,35 +222,18 @@ class Hosts : public ::testing::Test {
     outlasts_ = family == MpiFamily::kMpich;
     launch::MpirunJob job{.nproc = kRanks, .command = own_command()};
     if (family == MpiFamily::kOpenMpi) {
-      job.flags = {"-H",
-                   hosts,
-                   "--mca",
-                   "plm_rsh_agent",
-                   shell,
-                   "--mca",
-                   "oob_tcp_if_include",
-                   "eth0",
-                   "--mca",
-                   "btl_tcp_if_include",
-                   "eth0"};
       if (dealt_out) job.flags.insert(job.flags.end(), {"--map-by", "node"});
       for (const auto& [name, value] : variables) {
         job.flags.emplace_back("-x");
         job.flags.push_back(name + "=" + value);
       }
     } else {
-      job.flags = {"-hosts", hosts, "-launcher", "ssh", "-launcher-exec", shell, "-iface", "eth0"};
       if (dealt_out) job.flags.insert(job.flags.end(), {"-ppn", "1"});
-      // The hosts share a kernel, and UCX would use its shared memory.
-      variables["UCX_TLS"] = "tcp,self";
-      variables["UCX_NET_DEVICES"] = "eth0";
       job.env = variables;
     }
-    SubprocessOptions options = launch::mpirun_process(*launch::find_mpirun_of(family), job);
-    std::vector<std::string> command = network_->prefix(0);
-    command.insert(command.end(), options.command.begin(), options.command.end());
-    options.command = command;
-    options.program = "";
+    mpirun_ = std::make_unique<testing::MpirunHosts>(
+        *network_, kLocal, [this](int host) { return network_->prefix(host); });
+    SubprocessOptions options = mpirun_->process(*launch::find_mpirun_of(family), job);
     options.own_session = true;
     start(options, "mpirun");
   }
@@ -313,6 +283,7 @@ class Hosts : public ::testing::Test {
 
   std::unique_ptr<TestDirectory> scratch_;  // used by the parent
   std::unique_ptr<testing::NetworkNamespaces> network_;
+  std::unique_ptr<testing::MpirunHosts> mpirun_;
   std::vector<std::unique_ptr<Subprocess>> running_;
   std::vector<std::string> names_;
   bool outlasts_ = false;  // mpirun may outlast its ranks

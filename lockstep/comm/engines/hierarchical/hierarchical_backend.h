@@ -3,11 +3,12 @@
 //
 // Every rank of a host carries its own slice over the link, so that the ranks of a host together
 // send each byte once: 2 (H-1)/H of the buffer for an all_reduce over H hosts, whatever the number
-// of ranks on them. One rank carries all of a small all_reduce. Collectives run one after another, in the order of their start. All ranks are
-// connected by TCP; over these connections they also compare their calls and learn of a broken
-// group. Messages between ranks of one host go through its memory. Another engine, such as gloo or
-// MPI, may carry the data of collectives between hosts: a part of a collective starts there once
-// the ranks that share it have met over the connections, and so know that they mean the same call.
+// of ranks on them. One rank carries all of a small all_reduce. Collectives run one after another,
+// in the order of their start. All ranks are connected by TCP; over these connections they also
+// compare their calls and learn of a broken group. Messages between ranks of one host go through
+// its memory. Another engine, such as gloo or MPI, may carry the data of collectives between hosts:
+// a part of a collective starts there once the ranks that share it have met over the connections,
+// and so know that they mean the same call.
 #pragma once
 
 #include <deque>

@@ -23,23 +23,24 @@ constexpr int kCollapses = 4;                      // attempts
 // Blocks begin at huge pages of the file; their memory does so, too, because only then one entry of
 // the page table can map such a page.
 std::byte* map(int fd, uint64_t offset, size_t bytes) {
-  const auto failed = [bytes] {
-    throw system_error("mmap of " + std::to_string(bytes) + " bytes of symmetric memory", errno);
+  const auto failure = [bytes] {
+    return system_error("mmap of " + std::to_string(bytes) + " bytes of symmetric memory", errno);
   };
   const size_t room = bytes + kHugePage;
   void* reserved =
       ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) failed();
+  if (reserved == MAP_FAILED) throw failure();
   auto* const begin = static_cast<std::byte*>(reserved);
   const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
   std::byte* const memory = begin + before;
-  const bool mapped = ::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-                             static_cast<off_t>(offset)) != MAP_FAILED;
-  const int error = errno;
+  if (::mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+             static_cast<off_t>(offset)) == MAP_FAILED) {
+    const auto error = failure();
+    ::munmap(reserved, room);
+    throw error;
+  }
   if (before > 0) ::munmap(begin, before);
-  ::munmap(mapped ? memory + bytes : memory, kHugePage - before + (mapped ? 0 : bytes));
-  errno = error;
-  if (!mapped) failed();
+  ::munmap(memory + bytes, kHugePage - before);
   return memory;
 }
 
