@@ -167,6 +167,39 @@ TEST(PipelineTiming, ExpectedBubblesAreFound) {
   EXPECT_GT(found, 400);
 }
 
+TEST(PipelineTiming, StagesThatComputeShareTheProcessors) {
+  // By hand: the first stage's first backward begins at 9, when its message is there. The last stage computes its second
+  // one until 10 by itself, or until 11 where they share a processor.
+  const PipelineSchedule two = make_schedule("gpipe", {.stages = 2, .micro_batches = 2});
+  const std::vector<PipelineTimes> times = {
+      {.forward = 1, .backward_input = 0.5, .backward_weight = 0.5, .communication = 1},
+      {.forward = 2, .backward_input = 1, .backward_weight = 1, .communication = 1}};
+  EXPECT_DOUBLE_EQ(time_of(two, times, 2).makespan, 12);
+  EXPECT_DOUBLE_EQ(time_of(two, times, 1).makespan, 13);
+  EXPECT_DOUBLE_EQ(time_of(two, times, 1).ideal, 8);
+  EXPECT_THROW(time_of(two, times, 0), InvalidArgument);
+}
+
+TEST(PipelineTiming, FewerProcessorsTakeAsLongAsTheyMust) {
+  const PipelineTimes chunk{
+      .forward = 2, .backward_input = 3, .backward_weight = 1.5, .communication = 0};
+  for (const Case& one : all_cases()) {
+    const PipelineSchedule schedule = make_schedule(one.name, one.size);
+    const std::vector<PipelineTimes> times(static_cast<size_t>(schedule.all_chunks()), chunk);
+    const double alone = time_of(schedule, times).makespan;
+    const double work = 6.5 * schedule.all_chunks() * schedule.micro_batches;
+    const double stages = schedule.stages;
+    // All but enough of them: the same as enough. One: it never waits.
+    EXPECT_NEAR(time_of(schedule, times, stages * (1 - 1e-12)).makespan, alone, 1e-6 * alone)
+        << shown(one);
+    EXPECT_NEAR(time_of(schedule, times, 1).makespan, work, 1e-9 * work) << shown(one);
+    if (stages < 3) continue;
+    const double half = time_of(schedule, times, stages / 2).makespan;
+    EXPECT_GE(half, std::max(alone, work / stages * 2) * (1 - 1e-9)) << shown(one);
+    EXPECT_LE(half, (alone + work / stages * 2) * (1 + 1e-9)) << shown(one);
+  }
+}
+
 TEST(PipelineTiming, NothingBeginsBeforeWhatItNeeds) {
   const PipelineTimes times{
       .forward = 2, .backward_input = 3, .backward_weight = 1.5, .communication = 0.25};

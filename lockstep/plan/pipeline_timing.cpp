@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/errors.h"
@@ -98,6 +100,93 @@ PipelineTiming run(const PipelineSchedule& schedule, std::span<const PipelineTim
   return timing;
 }
 
+// What each stage does at an instant, where stages share processors.
+class SharedRun {
+ public:
+  SharedRun(const PipelineSchedule& schedule, std::span<const PipelineTimes> of_chunks,
+            double processors)
+      : schedule_(schedule),
+        of_chunks_(of_chunks),
+        processors_(processors),
+        given_(schedule),
+        left_(schedule.actions.size(), kWaits) {
+    timing_.actions.resize(schedule.actions.size());
+  }
+
+  PipelineTiming run() {
+    while (begin_actions()) pass();
+    for (size_t stage = 0; stage < left_.size(); ++stage)
+      LOCKSTEP_CHECK(timing_.actions[stage].size() == schedule_.actions[stage].size(),
+                     "a schedule to be timed has passed check_schedule()");
+    return std::move(timing_);
+  }
+
+ private:
+  static constexpr double kWaits = -1;
+
+  // When the action can begin, as far as its message is on its way; else infinity.
+  double arrival(const PipelineAction& action, size_t stage) {
+    const auto message = received_by(schedule_, action);
+    if (!message) return now_;
+    const double when = given_.at(*message);
+    if (when < 0) return std::numeric_limits<double>::infinity();
+    const auto from = static_cast<size_t>(message->from);
+    const bool same = schedule_.stage_of[from] == static_cast<int>(stage);
+    return when + (same ? 0 : of_chunks_[from].communication);
+  }
+
+  // Begins what can begin, and finds when the next message arrives. Whether anything is still to happen.
+  bool begin_actions() {
+    computing_ = 0;
+    next_arrival_ = std::numeric_limits<double>::infinity();
+    for (size_t stage = 0; stage < left_.size(); ++stage) {
+      auto& done = timing_.actions[stage];
+      const auto& all = schedule_.actions[stage];
+      if (left_[stage] == kWaits && done.size() < all.size()) {
+        const PipelineAction& action = all[done.size()];
+        const double when = arrival(action, stage);
+        if (when <= now_) {
+          done.push_back({action, now_, now_});
+          left_[stage] = duration_of(action.work, of_chunks_[static_cast<size_t>(action.chunk)]);
+        } else {
+          next_arrival_ = std::min(next_arrival_, when);
+        }
+      }
+      if (left_[stage] != kWaits) ++computing_;
+    }
+    return computing_ > 0 || std::isfinite(next_arrival_);
+  }
+
+  // Goes on to the first instant at which an action ends or a message arrives.
+  void pass() {
+    const double share = computing_ > 0 ? std::min(1.0, processors_ / computing_) : 1;
+    double least = (next_arrival_ - now_) * share;
+    for (const double left : left_)
+      if (left != kWaits) least = std::min(least, left);
+    // An arrival is met exactly: added up, it might never be reached.
+    now_ = std::min(next_arrival_, now_ + least / share);
+    for (size_t stage = 0; stage < left_.size(); ++stage) {
+      if (left_[stage] == kWaits) continue;
+      left_[stage] -= least;
+      if (left_[stage] > 0) continue;
+      left_[stage] = kWaits;
+      TimedAction& ended = timing_.actions[stage].back();
+      ended.end = now_;
+      timing_.makespan = now_;
+      if (const auto message = sent_by(schedule_, ended.action)) given_.at(*message) = now_;
+    }
+  }
+
+  const PipelineSchedule& schedule_;
+  std::span<const PipelineTimes> of_chunks_;
+  const double processors_;
+  Given given_;
+  std::vector<double> left_;  // of each stage's action, at full speed; or kWaits
+  PipelineTiming timing_;
+  double now_ = 0, next_arrival_ = 0;
+  int computing_ = 0;
+};
+
 void finish(PipelineTiming& timing, double ideal) {
   timing.ideal = ideal;
   timing.bubble = (timing.makespan - timing.ideal) / timing.ideal;
@@ -116,10 +205,14 @@ PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& ti
   return timing;
 }
 
-PipelineTiming time_of(const PipelineSchedule& schedule, std::span<const PipelineTimes> of_chunks) {
+PipelineTiming time_of(const PipelineSchedule& schedule, std::span<const PipelineTimes> of_chunks,
+                       double processors) {
   if (of_chunks.size() != static_cast<size_t>(schedule.all_chunks()))
     throw InvalidArgument("pipeline times: " + std::to_string(of_chunks.size()) + " chunks' for " +
                           std::to_string(schedule.all_chunks()) + " chunks; give one of each");
+  if (!(processors > 0))
+    throw InvalidArgument("pipeline times: stages share " + std::to_string(processors) +
+                          " processors; give more than 0");
   std::vector<double> computed(static_cast<size_t>(schedule.stages), 0);
   for (size_t chunk = 0; chunk < of_chunks.size(); ++chunk) {
     const PipelineTimes& times = of_chunks[chunk];
@@ -127,7 +220,9 @@ PipelineTiming time_of(const PipelineSchedule& schedule, std::span<const Pipelin
     computed[static_cast<size_t>(schedule.stage_of[chunk])] +=
         times.forward + times.backward_input + times.backward_weight;
   }
-  PipelineTiming timing = run(schedule, of_chunks, 1);
+  PipelineTiming timing = processors < schedule.stages
+                              ? SharedRun(schedule, of_chunks, processors).run()
+                              : run(schedule, of_chunks, 1);
   finish(timing, schedule.micro_batches * *std::max_element(computed.begin(), computed.end()));
   return timing;
 }

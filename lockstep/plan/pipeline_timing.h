@@ -1,6 +1,7 @@
 // When each action of a schedule begins and ends, given how long they take. Pure.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,9 +42,12 @@ struct PipelineTiming {
 // that check_schedule() takes. Throws InvalidArgument for times that are negative, not finite or all 0.
 LOCKSTEP_API PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& times);
 // The same where chunks differ: of each chunk of the model its times, and how long its messages to its neighbours take.
-// The ideal is the time of the stage that computes most. Throws also for another number of chunks.
+// The ideal is the time of the stage that computes most. Where `processors` are fewer than the stages, those that
+// compute share them equally, none has more than one, and one that waits leaves its share to the others. Throws also
+// for another number of chunks, and for processors that are not above 0.
 LOCKSTEP_API PipelineTiming time_of(const PipelineSchedule& schedule,
-                                    std::span<const PipelineTimes> of_chunks);
+                                    std::span<const PipelineTimes> of_chunks,
+                                    double processors = std::numeric_limits<double>::infinity());
 
 // The bubble that the papers give, without communication: (p - 1) / m for gpipe and 1f1b,
 // (p - 1) / (v m) interleaved, (p - 1) (F + B - W) / (m (F + B + W)) for zb-h1, and for zb-v 0 of the

@@ -216,6 +216,8 @@ TEST(LmTraining, AMeshMayDivideTheModel) {
   plain.save_every = 3;
   const TrainResult expected = train(plain);
   const auto losses = metrics_of(plain, "train");
+  EXPECT_GT(losses.at(3).at("checkpoint_s").get<double>(), 0) << "the save after the third step";
+  EXPECT_FALSE(losses.at(2).contains("checkpoint_s"));
   struct Way {
     std::string mesh, strategy;
     int64_t ranks;

@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/on_root.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/errors.h"
+#include "lockstep/core/stopwatch.h"
 #include "lockstep/train/averaged_model.h"
 #include "lockstep/train/run_folder.h"
 #include "lockstep/train/strategy.h"
@@ -112,7 +113,16 @@ CheckpointCallback::CheckpointCallback(TrainingRun run, std::filesystem::path fo
       timeline_(std::move(timeline)),
       writer_(run_.run.comm()) {}
 
+void CheckpointCallback::before_log(const TrainerState&, LogEvent& event) {
+  if (saves_ == 0) return;
+  event.figures.emplace_back("checkpoint_s", stalled_ / static_cast<double>(saves_));
+  stalled_ = 0;
+  saves_ = 0;
+}
+
 void CheckpointCallback::on_save(TrainerState& state, bool best) {
+  const Stopwatch watch(stalled_);
+  ++saves_;
   writer_.wait();
   // What it throws ends the run on all ranks.
   on_root(run_.run.comm(), [this] { run_.run.check_claim(); });

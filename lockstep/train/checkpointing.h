@@ -39,7 +39,8 @@ bool goes_on_from_last(Communicator& comm, const std::filesystem::path& root,
 
 // Writes folder/checkpoint-<step> whenever the run should be saved. It keeps the newest `limit` of
 // them (0: all), and the targets of the links `best` and `last` (checkpoint_series.h). Add it after
-// the metrics' callback, whose file length it records.
+// the metrics' callback, whose file length it records. A log gets "checkpoint_s": how many seconds a save since the
+// last one stopped this rank's training, in the mean.
 // Throws: on_save() throws Error, before anything is written, if a device has left out a step since
 // the last log or save (StrategyState::check_steps()).
 class CheckpointCallback final : public TrainCallback {
@@ -48,6 +49,7 @@ class CheckpointCallback final : public TrainCallback {
   // next save, or at the end. `timeline`: gets the writing as a span; may be null.
   CheckpointCallback(TrainingRun run, std::filesystem::path folder, int64_t limit,
                      bool async = false, std::shared_ptr<Timeline> timeline = nullptr);
+  void before_log(const TrainerState& state, LogEvent& event) override;
   void on_save(TrainerState& state, bool best) override;
   void on_end(const TrainerState& state) override;
 
@@ -58,6 +60,8 @@ class CheckpointCallback final : public TrainCallback {
   bool async_;
   std::shared_ptr<Timeline> timeline_;
   CheckpointWriter writer_;
+  double stalled_ = 0;  // seconds, of `saves_` saves since the last log
+  int64_t saves_ = 0;
 };
 
 }  // namespace lockstep::inline v0

@@ -17,7 +17,7 @@ inline std::vector<std::string> metrics_of(const std::filesystem::path& folder) 
     auto json = nlohmann::ordered_json::parse(line);
     for (const char* timed : {"seconds", "samples_per_s", "eval_runtime", "eval_samples_per_second",
                               "eval_steps_per_second", "straggler_rank", "straggler_host",
-                              "straggler_late_s", "straggler_since_step"})
+                              "straggler_late_s", "straggler_since_step", "checkpoint_s"})
       json.erase(timed);
     lines.push_back(json.dump());
   }

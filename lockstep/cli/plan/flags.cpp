@@ -171,9 +171,10 @@ void PlanParser::add_what_if_options(PlanFlags& flags) {
   add("--host-mtbf", flags.host_mtbf_hours, "The same of one host, in addition")
       ->type_name("HOURS")
       ->check(finite_range(0, kMost));
-  add("--checkpoint-stall", flags.checkpoint_stall, "Seconds that a checkpoint stops the training")
-      ->type_name("SECONDS")
-      ->check(finite_range(0, kMost));
+  add("--checkpoint-stall", flags.checkpoint_stall,
+      "Seconds that a checkpoint stops the training, or the folder of a run, whose metrics.jsonl "
+      "has them")
+      ->type_name("SECONDS|RUN");
   add("--checkpoint-interval", flags.checkpoint_interval,
       "Seconds of training between checkpoints [what loses least]")
       ->type_name("SECONDS")

@@ -41,7 +41,8 @@ struct PlanFlags {
   std::vector<std::string> slow_links = {};
   double straggler = 1;
   double rank_mtbf_hours = 0, host_mtbf_hours = 0;
-  double checkpoint_stall = 0, checkpoint_interval = 0, restart = 0;
+  std::string checkpoint_stall;  // seconds, or a run that has measured them
+  double checkpoint_interval = 0, restart = 0;
   bool in_place = false;
   double price = 0, tokens = 0;
   // Of this machine. The program with libtorch parses and measures; these are for the help.

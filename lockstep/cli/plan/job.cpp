@@ -4,9 +4,12 @@
 #include <filesystem>
 
 #include "lockstep/cli/usage.h"
+#include "lockstep/core/env.h"
+#include "lockstep/core/errors.h"
 #include "lockstep/core/stopwatch.h"
 #include "lockstep/core/text.h"
 #include "lockstep/plan/calibration/calibration.h"
+#include "lockstep/report/metrics_file.h"
 
 namespace lockstep::inline v0::cli {
 namespace {
@@ -116,6 +119,22 @@ void add_straggler(const PlanFlags& flags, const plan::Candidate& shown, JobPlan
                              .estimate = plan::with_straggler(shown.estimate, flags.straggler)});
 }
 
+double checkpoint_stall(const std::string& text) {
+  if (text.empty()) return 0;
+  const auto seconds = parse_double(text);
+  if (!seconds) {
+    try {
+      return checkpoint_stall_of(text);
+    } catch (const DataError& error) {
+      throw UsageError(std::string("--checkpoint-stall: ") + error.what());
+    }
+  }
+  if (!(*seconds >= 0 && *seconds <= 1e15))
+    throw UsageError("--checkpoint-stall is '" + text +
+                     "'; give seconds, 0 or more, or the folder of a run");
+  return *seconds;
+}
+
 void add_failures(const PlanFlags& flags, const PlanParser& parser, const plan::Candidate& shown,
                   JobPlan* job) {
   const bool fails = flags.rank_mtbf_hours > 0 || flags.host_mtbf_hours > 0;
@@ -141,7 +160,7 @@ void add_failures(const PlanFlags& flags, const PlanParser& parser, const plan::
   job->in_place = flags.in_place;
   job->goodput = flags.in_place ? plan::goodput_in_place(mtbf, shown.estimate.step, flags.restart)
                                 : plan::goodput_with_checkpoints(
-                                      mtbf, {.stall = flags.checkpoint_stall,
+                                      mtbf, {.stall = checkpoint_stall(flags.checkpoint_stall),
                                              .restart = flags.restart,
                                              .interval = flags.checkpoint_interval});
 }

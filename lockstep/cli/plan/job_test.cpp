@@ -149,6 +149,12 @@ TEST(PlanJob, FailuresAndPricesInWords) {
   // 500 h between failures, of which sqrt(2 * 10 * 1.8e6) = 6000 s between checkpoints.
   EXPECT_THAT(text, HasSubstr("A failure each 500 h 00 min of the job; a checkpoint each 1 h 39 "
                               "min of training. 99.6 % of the time is"));
+  // A run that stopped so long for a checkpoint says the same.
+  const TestDirectory run;
+  run.write("metrics.jsonl", "{\"step\":1,\"checkpoint_s\":10.0}\n");
+  EXPECT_EQ(printed(with(one, {"--rank-mtbf", "32000", "--checkpoint-stall", run.path().string(),
+                               "--restart", "360", "--tokens", "15e12", "--price", "2"})),
+            text);
   EXPECT_THAT(text, HasSubstr("15.0 T tokens: "));
   EXPECT_THAT(text, HasSubstr("at 2.00 an hour"));
   EXPECT_THAT(printed(with(
@@ -258,6 +264,10 @@ TEST(PlanJob, MistakesAreOneLine) {
   EXPECT_THAT(more({"--slow-link", "nowhere=1"}), HasSubstr("give between or inside"));
   EXPECT_THAT(more({"--restart", "3"}), HasSubstr("give --rank-mtbf or --host-mtbf"));
   EXPECT_THAT(more({"--rank-mtbf", "1000"}), HasSubstr("--checkpoint-stall is required"));
+  EXPECT_THAT(more({"--rank-mtbf", "1000", "--checkpoint-stall", "-1"}),
+              HasSubstr("--checkpoint-stall is '-1'; give seconds, 0 or more, or the folder"));
+  EXPECT_THAT(more({"--rank-mtbf", "1000", "--checkpoint-stall", "/nowhere"}),
+              HasSubstr("--checkpoint-stall: "));
   EXPECT_THAT(more({"--rank-mtbf", "-1"}), HasSubstr("--rank-mtbf is '-1'; give 0 to"));
   EXPECT_THAT(more({"--price", "2"}), HasSubstr("give --tokens"));
   EXPECT_THAT(more({"--json", "/nowhere/plan.json"}), HasSubstr("/nowhere"));

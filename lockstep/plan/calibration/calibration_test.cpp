@@ -132,7 +132,7 @@ TEST(Calibration, PartsThatWereMeasuredAreTheEstimate) {
 }
 
 // Ranks that are more than processors: what waits in a pipeline leaves its processor to others.
-TEST(Calibration, ABubbleCostsNothingWhereOtherRanksComputeMeanwhile) {
+TEST(Calibration, ABubbleCostsLittleWhereOtherRanksComputeMeanwhile) {
   ModelShape model;
   model.layers = 4;
   model.hidden = 128;
@@ -151,9 +151,11 @@ TEST(Calibration, ABubbleCostsNothingWhereOtherRanksComputeMeanwhile) {
     EXPECT_NEAR(found.time.total(), found.step, 1e-12);
     return found.bubble;
   };
-  EXPECT_GT(bubble(4), 0.1);
-  EXPECT_GE(bubble(2), 0);
-  EXPECT_LT(bubble(2), 0.05);
+  EXPECT_GT(bubble(4), 0.15);
+  // The first stage computes, and the last, while no other can.
+  EXPECT_GT(bubble(2), 0.05);
+  EXPECT_LT(bubble(2), 0.1);
+  EXPECT_NEAR(bubble(1), 0, 1e-6);
 }
 
 TEST(Calibration, FindsByHowMuchRanksAreApart) {

@@ -92,25 +92,29 @@ struct Piped {
   double makespan = 0, without_messages = 0;
 };
 // `slowest`: what a stage computes for a micro-batch, at least, while every rank has the share `processor` of a
-// processor and one that waits leaves it to others.
+// processor.
 Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
             const PipelineSchedule& schedule, double slowest, double processor) {
   const double batches = real(layout.micro_batches());
   if (layout.pipe == 1) return {batches * slowest, batches * slowest};
   // A chunk may be the last norm alone, which counts nothing.
   constexpr double kLeast = 1e-12;
+  // Ranks that compute share the processors of those that wait, and are faster then.
   std::vector<PipelineTimes> times;
   for (const ChunkTimes& chunk : chunks)
-    times.push_back({std::max(kLeast, chunk.forward.total()), chunk.backward.total(),
-                     chunk.weights.total(), chunk.sent});
+    times.push_back({std::max(kLeast, chunk.forward.total() * processor),
+                     chunk.backward.total() * processor, chunk.weights.total() * processor,
+                     chunk.sent});
+  // Of very many micro-batches one after another takes as long as any other.
   const double further = (batches - schedule.micro_batches) * slowest;
-  const auto lasts = [&](double makespan) {
-    return std::max(batches * slowest, (makespan + further) * processor);
+  const auto lasts = [&] {
+    return std::max(batches * slowest,
+                    time_of(schedule, times, processor * layout.pipe).makespan + further);
   };
   Piped found;
-  found.makespan = lasts(time_of(schedule, times).makespan);
+  found.makespan = lasts();
   for (PipelineTimes& one : times) one.communication = 0;
-  found.without_messages = lasts(time_of(schedule, times).makespan);
+  found.without_messages = lasts();
   return found;
 }
 

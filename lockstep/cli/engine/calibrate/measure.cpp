@@ -17,7 +17,8 @@ std::string host_name() {
 
 bench::MachineFigures measure_this_host(std::vector<MeasuredModel> models) {
   bench::MachineFigures figures = bench::measure_machine({.name = host_name()});
-  figures.measured.parts = measure_step_parts({.models = std::move(models)}, &figures.others);
+  figures.measured.parts = measure_step_parts(
+      {.models = std::move(models), .processors = figures.measured.processors}, &figures.others);
   return figures;
 }
 

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <numeric>
 
 #include "lockstep/bench/load.h"
 #include "lockstep/comm/init.h"
@@ -46,7 +47,7 @@ LmConfig config_of(const std::string& name) {
   return lm_config_from_json(read_named_file(file), file);
 }
 
-// The seconds of a step's parts on this rank: medians.
+// The seconds of a step's parts on this rank.
 struct Timed {
   double forward = 0, backward = 0, update = 0;
   double late = 0;  // of the slowest rank, for all of them
@@ -59,6 +60,7 @@ class PartMeter {
       : options_(options),
         comm_(std::move(comm)),
         alone_(comm_.split(comm_.rank()).value()),
+        shares_processors_(options.processors > 0 && comm_.size() > options.processors),
         bar_({.terminal = find_terminal(STDERR_FILENO, process_env())}) {}
 
   std::vector<plan::PartSample> measure() {
@@ -129,7 +131,7 @@ class PartMeter {
     return model;
   }
 
-  // Medians of the two models' steps, which take turns.
+  // The two models' steps, which take turns.
   std::pair<Timed, Timed> timed(ParallelLm& smaller, ParallelLm& larger, const LmRowBatch& rows) {
     Timed once;
     for (int i = 0; i < 2; ++i) {  // the first allocates
@@ -140,13 +142,19 @@ class PartMeter {
     const auto steps = static_cast<int64_t>(
         std::clamp(options_.sample_s / std::max(mean(once.all()), 1e-6), kLeast, kMost));
     Samples of_smaller, of_larger;
-    for (int64_t i = 0; i < steps; ++i) {
-      comm_.barrier();  // all ranks compute at once
-      of_smaller.add(step_of(smaller, rows));
-      comm_.barrier();
-      of_larger.add(step_of(larger, rows));
-    }
-    return {medians(of_smaller), medians(of_larger)};
+    const auto take_turns = [&](bool together) {
+      of_smaller = of_larger = {};
+      for (int64_t i = 0; i < steps; ++i) {
+        if (together) comm_.barrier();  // all ranks compute at once
+        of_smaller.add(step_of(smaller, rows));
+        if (together) comm_.barrier();
+        of_larger.add(step_of(larger, rows));
+      }
+    };
+    take_turns(true);
+    const double late = late_of(of_larger);
+    if (shares_processors_) take_turns(false);
+    return {typical(of_smaller, late), typical(of_larger, late)};
   }
 
   // Of a model's steps.
@@ -158,11 +166,19 @@ class PartMeter {
       update.push_back(one.update);
     }
   };
-  Timed medians(const Samples& samples) {
-    return {.forward = mean(median(samples.forward)),
-            .backward = mean(median(samples.backward)),
-            .update = mean(median(samples.update)),
-            .late = late_of(samples)};
+  // The medians. Where ranks share processors, the means of steps that no rank waits before: a part that is shorter than the
+  // system's time slices mostly runs without being interrupted, and the last rank of those that wait has a processor for
+  // itself.
+  Timed typical(const Samples& samples, double late) {
+    const auto of_rank = [&](const std::vector<double>& values) {
+      return mean(shares_processors_ ? std::accumulate(values.begin(), values.end(), 0.0) /
+                                           static_cast<double>(values.size())
+                                     : median(values));
+    };
+    return {.forward = of_rank(samples.forward),
+            .backward = of_rank(samples.backward),
+            .update = of_rank(samples.update),
+            .late = late};
   }
 
   // How much longer the slowest rank took than all in the mean, over steps; without the tenth of them that was
@@ -204,6 +220,7 @@ class PartMeter {
 
   const StepPartsOptions& options_;
   Communicator comm_, alone_;
+  bool shares_processors_;
   ProgressBar bar_;
   int64_t done_ = 0;
 };

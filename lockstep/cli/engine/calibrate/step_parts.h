@@ -28,6 +28,7 @@ struct StepPartsOptions {
   std::vector<MeasuredModel> models;
   int64_t largest_batch = 8;  // sequences; powers of two up to it
   double sample_s = 0.4;      // about, of one measurement
+  int processors = 0;         // of the host; 0: one for each rank
 };
 // Collective: all ranks of a host, each a process that has no communicator. libtorch has one thread
 // meanwhile. Shows its progress on rank 0's stderr. The samples are means over the ranks. `others`

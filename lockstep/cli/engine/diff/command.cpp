@@ -13,6 +13,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/json_object.h"
 #include "lockstep/core/utf8.h"
+#include "lockstep/report/metrics_file.h"
 #include "lockstep/report/table.h"
 #include "lockstep/train/run_folder.h"
 

@@ -4,11 +4,8 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
-#include "lockstep/core/errors.h"
-#include "lockstep/core/named_file.h"
 #include "lockstep/train/callbacks.h"
 
 namespace lockstep::inline v0::engine {
@@ -60,31 +57,6 @@ std::optional<RunDifference> first_difference(const RecordKey& key, const json& 
 }
 
 }  // namespace
-
-std::vector<json> read_metrics(const std::filesystem::path& path) {
-  std::istringstream file;
-  try {
-    file.str(read_named_file(path));
-  } catch (const InvalidArgument& error) {
-    throw DataError(error.what());
-  }
-  std::vector<json> records;
-  int number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.empty()) continue;
-    json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    const bool good = record.is_object() &&
-                      (!record.contains("step") || record["step"].is_number_integer()) &&
-                      (!record.contains("type") || record["type"].is_string());
-    if (!good) {
-      throw DataError(path.string() + ":" + std::to_string(number) +
-                      ": is no JSON object of a step; the file is damaged");
-    }
-    records.push_back(std::move(record));
-  }
-  return records;
-}
 
 RunsDiff diff_metrics(const std::vector<json>& a, const std::vector<json>& b, double tolerance) {
   const auto left = by_key(a), right = by_key(b);

@@ -2,17 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace lockstep::inline v0::engine {
-
-// Reads the objects of a metrics.jsonl.
-// Throws: DataError that names the file and the line.
-std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path);
 
 struct RunDifference {
   int64_t step = 0;

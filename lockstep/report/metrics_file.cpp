@@ -1,0 +1,58 @@
+#include "lockstep/report/metrics_file.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "lockstep/core/errors.h"
+#include "lockstep/core/named_file.h"
+
+namespace lockstep::inline v0 {
+
+using nlohmann::json;
+
+std::vector<json> read_metrics(const std::filesystem::path& path) {
+  std::istringstream file;
+  try {
+    file.str(read_named_file(path));
+  } catch (const InvalidArgument& error) {
+    throw DataError(error.what());
+  }
+  std::vector<json> records;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.empty()) continue;
+    json record = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool good = record.is_object() &&
+                      (!record.contains("step") || record["step"].is_number_integer()) &&
+                      (!record.contains("type") || record["type"].is_string());
+    if (!good) {
+      throw DataError(path.string() + ":" + std::to_string(number) +
+                      ": is no JSON object of a step; the file is damaged");
+    }
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+double checkpoint_stall_of(const std::filesystem::path& run) {
+  std::error_code ignored;
+  const std::filesystem::path file =
+      std::filesystem::is_directory(run, ignored) ? run / "metrics.jsonl" : run;
+  std::vector<double> stalls;
+  for (const json& record : read_metrics(file)) {
+    const auto found = record.find("checkpoint_s");
+    if (found != record.end() && found->is_number()) stalls.push_back(found->get<double>());
+  }
+  if (stalls.empty())
+    throw DataError(file.string() +
+                    ": no log has checkpoint_s; train with checkpoints between the logs "
+                    "(--save-every, --log-every)");
+  const auto middle = stalls.begin() + static_cast<ptrdiff_t>(stalls.size() / 2);
+  std::nth_element(stalls.begin(), middle, stalls.end());
+  return *middle;
+}
+
+}  // namespace lockstep::inline v0
