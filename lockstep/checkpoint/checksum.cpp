@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/errors.h"
@@ -37,7 +38,7 @@ void Checksum::update(const void* data, size_t size) {
   state_->bytes += size;
 }
 
-void Checksum::copy(void* to, const void* data, size_t size) {
+void Checksum::copy(void* to, const void* data, size_t size, CopyTo to_where) {
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(data);
   while (size > 0) {
@@ -45,12 +46,15 @@ void Checksum::copy(void* to, const void* data, size_t size) {
     const size_t room = kCopyPiece - reinterpret_cast<uintptr_t>(target) % kCopyPiece;
     const size_t piece = std::min(size, room);
     update(source, piece);
-    stream_copy(target, source, piece);
+    if (to_where == CopyTo::kCaches)
+      std::memcpy(target, source, piece);
+    else
+      stream_copy(target, source, piece);
     target += piece;
     source += piece;
     size -= piece;
   }
-  stream_fence();
+  if (to_where == CopyTo::kMemory) stream_fence();
 }
 
 void copy_past_caches(void* to, const void* from, size_t size) {

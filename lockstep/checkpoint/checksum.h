@@ -26,6 +26,9 @@ struct FileSum {
   friend bool operator==(const FileSum&, const FileSum&) = default;
 };
 
+// Where a copy goes to: memory that is larger than the caches, or memory that was used just before and is again soon.
+enum class CopyTo : uint8_t { kMemory, kCaches };
+
 // The checksum of a file whose bytes arrive piece by piece.
 // Thread-safety: one thread at a time.
 class LOCKSTEP_API Checksum {
@@ -35,7 +38,7 @@ class LOCKSTEP_API Checksum {
   void update(const void* data, size_t size);  // the next piece
   // update() and memcpy() of the same bytes to `to`, in one pass over memory: faster than memcpy()
   // alone for data that is larger than the caches.
-  void copy(void* to, const void* data, size_t size);
+  void copy(void* to, const void* data, size_t size, CopyTo to_where = CopyTo::kMemory);
   FileSum sum() const;  // of the bytes given so far
 
  private:

@@ -30,7 +30,7 @@ struct File {
 
 File written(const internal::FileToWrite& contents, const fs::path& path) {
   AsideFile file(path);
-  file.reserve(contents.bytes());
+  file.allocate(contents.bytes());
   const FileSum sum = contents.write(file);
   file.commit();
   std::ifstream in(path, std::ios::binary);

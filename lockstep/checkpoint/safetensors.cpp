@@ -44,7 +44,7 @@ namespace {
 
 FileSum write_alone(const std::filesystem::path& path, const internal::FileToWrite& contents) {
   AsideFile file(path);
-  file.reserve(contents.bytes());
+  file.allocate(contents.bytes());
   const FileSum sum = contents.write(file);
   file.commit();
   return sum;

@@ -21,8 +21,6 @@ namespace {
 
 // Starts the disk while a large file is still being written, rather than at the end.
 constexpr size_t kSend = 16 << 20;
-// A write past the page cache occupies its memory until it ends; this much keeps any disk busy.
-constexpr size_t kDirectPiece = 32 << 20;
 constexpr int kSyncs = 16;  // simultaneous ones
 constexpr std::string_view kSuffix = ".partial";
 
@@ -93,41 +91,27 @@ AsideFile::~AsideFile() {
   if (fd_) ::unlink(aside_.c_str());
 }
 
-void AsideFile::reserve(size_t size) {
-  // The file's length stays that of the written data.
-  if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)) != 0 &&
+void AsideFile::allocate(size_t size) {
+  if (size > 0 && ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)) != 0 &&
       (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
     throw system_error("cannot write " + path_, errno);
 }
 
 void AsideFile::write(const void* data, size_t size) {
-  set_direct(false);
-  const char* next = static_cast<const char*>(data);
-  while (size > 0) {
-    // Linux writes at most 2 GiB per call and reports a short count.
-    const ssize_t written = ::write(fd_.get(), next, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw system_error("cannot write " + path_, errno);
-    next += written;
-    size -= static_cast<size_t>(written);
-    unsent_ += static_cast<size_t>(written);
-    if (unsent_ >= kSend) {
-      // Offset 0 and length 0 mean the whole file. This only starts the work, so fsync reports
-      // errors.
-      ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
-      unsent_ = 0;
-    }
-  }
+  write_at(end_, data, size);
+  end_ += size;
+  unsent_ += size;
+  if (unsent_ < kSend) return;
+  // Offset 0 and length 0 mean the whole file. This only starts the work, so fsync reports errors.
+  ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  unsent_ = 0;
 }
 
-void AsideFile::write_direct(const void* data, size_t size) {
+void AsideFile::write_direct(size_t offset, const void* data, size_t size) {
   const char* next = static_cast<const char*>(data);
-  size_t whole = refused_ ? 0 : size / kDirectAlignment * kDirectAlignment;
-  size -= whole;
-  while (whole > 0) {
-    set_direct(true);
-    if (refused_) break;
-    const ssize_t written = ::write(fd_.get(), next, std::min(whole, kDirectPiece));
+  size_t whole = size / kDirectAlignment * kDirectAlignment;
+  while (whole > 0 && open_direct()) {
+    const ssize_t written = ::pwrite(direct_.get(), next, whole, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     // The memory or the file offset does not satisfy this disk, or the file system has no such
     // writes: some report that only at the first one.
@@ -137,20 +121,37 @@ void AsideFile::write_direct(const void* data, size_t size) {
     }
     if (written < 0) throw system_error("cannot write " + path_, errno);
     next += written;
+    offset += static_cast<size_t>(written);
+    size -= static_cast<size_t>(written);
     whole -= static_cast<size_t>(written);
   }
-  if (whole + size > 0) write(next, whole + size);
+  if (size == 0) return;
+  write_at(offset, next, size);
+  ::sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(size),
+                    SYNC_FILE_RANGE_WRITE);
 }
 
-void AsideFile::set_direct(bool direct) {
-  if (direct == direct_) return;
-  const int flags = ::fcntl(fd_.get(), F_GETFL);
-  if (::fcntl(fd_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0)
-    direct_ = direct;
-  else if (direct)
-    refused_ = true;
-  else
-    throw system_error("cannot write " + path_, errno);
+// Whether there is a descriptor whose writes pass the page cache.
+bool AsideFile::open_direct() {
+  if (refused_) return false;
+  std::call_once(opened_, [this] {
+    direct_.reset(::open(aside_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
+    if (!direct_) refused_ = true;
+  });
+  return !refused_;
+}
+
+void AsideFile::write_at(size_t offset, const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  while (size > 0) {
+    // Linux writes at most 2 GiB per call and reports a short count.
+    const ssize_t written = ::pwrite(fd_.get(), next, size, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw system_error("cannot write " + path_, errno);
+    next += written;
+    offset += static_cast<size_t>(written);
+    size -= static_cast<size_t>(written);
+  }
 }
 
 void AsideFile::sync() {
@@ -158,6 +159,7 @@ void AsideFile::sync() {
 }
 
 void AsideFile::commit_unsynced() {
+  direct_.reset();
   // Some shared file systems show a file's bytes to others only after it is closed; the copy of the
   // descriptor keeps the lock until the file has its name. If there is no descriptor for a copy,
   // the file gets its name first, after its bytes are written.

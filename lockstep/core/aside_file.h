@@ -2,9 +2,11 @@
 // then renamed.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +16,7 @@
 
 namespace lockstep::inline v0 {
 
-// The alignment of addresses and sizes for write_direct(), which suits every disk and page.
+// The alignment of addresses, sizes and offsets for write_direct(), which suits every disk and page.
 inline constexpr size_t kDirectAlignment = 4096;
 
 // A file that is being written. Without commit() its destructor removes it and leaves `path`
@@ -29,15 +31,16 @@ class LOCKSTEP_API AsideFile {
   AsideFile& operator=(const AsideFile&) = delete;
   ~AsideFile();
 
-  // Allocates `size` bytes at once, which makes writing a large file faster. Throws if the disk
-  // lacks space; does nothing where the file system cannot.
-  void reserve(size_t size);
+  // Makes the file `size` bytes long and takes the room for them from the disk, which makes writing a large file faster.
+  // Throws if the disk lacks space; does nothing where the file system cannot.
+  void allocate(size_t size);
+  // Goes on where the last write() has ended.
   void write(const void* data, size_t size);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  // Writes past the page cache, where the file system can: the disk takes the bytes from `data`
-  // without a copy. `data` is aligned to kDirectAlignment, and so is `size` except for the file's
-  // last piece. Misaligned or refused pieces are written as by write().
-  void write_direct(const void* data, size_t size);
+  // Writes at `offset` past the page cache, where the file system can: the disk takes the bytes from `data` without a
+  // copy. All are aligned to kDirectAlignment, except for the size of the file's last piece. What is not aligned, or is
+  // refused, goes through the page cache. Several threads may write pieces that do not overlap at the same time.
+  void write_direct(size_t offset, const void* data, size_t size);
   // Syncs, renames to `path` (an existing file is replaced) and syncs the directory.
   void commit();
   // Only renames: for files that need not survive a power cut.
@@ -46,15 +49,18 @@ class LOCKSTEP_API AsideFile {
  private:
   friend void commit_together(std::span<const std::unique_ptr<AsideFile>> files);
 
-  void set_direct(bool direct);
+  bool open_direct();
+  void write_at(size_t offset, const void* data, size_t size);
   void sync();
 
   std::string path_;
   std::string aside_;
   UniqueFd fd_;
-  size_t unsent_ = 0;    // bytes at the end that have not been flushed to the disk
-  bool direct_ = false;  // the file is open with O_DIRECT
-  bool refused_ = false;
+  size_t end_ = 0;     // of what write() has written
+  size_t unsent_ = 0;  // bytes before it that have not been flushed to the disk
+  std::once_flag opened_;
+  UniqueFd direct_;  // the file, open with O_DIRECT
+  std::atomic<bool> refused_ = false;
 };
 
 // commit() of files that belong together: all are synced at once, which takes a disk hardly longer

@@ -22,6 +22,7 @@
 #include "lockstep/core/errors.h"
 #include "lockstep/core/internal/test_support.h"
 #include "lockstep/core/pages.h"
+#include "lockstep/core/parallel_blocks.h"
 
 namespace lockstep::inline v0::aside_file_test {
 namespace {
@@ -52,14 +53,14 @@ TEST_F(AsideFileTest, ReplacesWholeFilesAndLeavesNothingElse) {
   EXPECT_EQ(info.st_mode & 0111U, 0U);
 }
 
-TEST_F(AsideFileTest, RoomThatWasAskedForIsNoContent) {
+TEST_F(AsideFileTest, AllocatedFilesHaveTheirLength) {
   AsideFile file(dir_ / "file");
-  file.reserve(1 << 20);
+  file.allocate(6);
   file.write("some");
   file.commit();
-  EXPECT_EQ(read("file"), "some");
+  EXPECT_EQ(read("file"), std::string("some\0\0", 6));
   AsideFile huge(dir_ / "huge");
-  EXPECT_THROW(huge.reserve(size_t{1} << 60), SystemError);
+  EXPECT_THROW(huge.allocate(size_t{1} << 60), SystemError);
 }
 
 TEST_F(AsideFileTest, WithoutCommitNothingHappens) {
@@ -196,9 +197,9 @@ TEST_F(AsideFileTest, DirectPiecesMakeTheSameFile) {
       // In one write, and as a page and the rest.
       for (const size_t first : {size, std::min(size, kPage)}) {
         AsideFile file(path);
-        file.reserve(size);
-        file.write_direct(memory.data(), first);
-        file.write_direct(memory.data() + first, size - first);
+        file.allocate(size);
+        file.write_direct(0, memory.data(), first);
+        file.write_direct(first, memory.data() + first, size - first);
         file.commit();
         std::ifstream in(path, std::ios::binary);
         EXPECT_EQ(std::string({std::istreambuf_iterator<char>(in), {}}),
@@ -215,15 +216,31 @@ TEST_F(AsideFileTest, WhatDoesNotFitADirectWriteIsWrittenAllTheSame) {
   const PageMemory memory(8 * kDirectAlignment);
   number(memory.data(), memory.bytes());
   AsideFile odd(dir_ / "odd");
-  odd.write_direct(memory.data() + 3, 2 * kDirectAlignment);
+  odd.write_direct(0, memory.data() + 3, 2 * kDirectAlignment);
   odd.commit();
   EXPECT_EQ(read("odd"), text_of(memory.data() + 3, 2 * kDirectAlignment));
   AsideFile mixed(dir_ / "mixed");
-  mixed.write_direct(memory.data(), kDirectAlignment);
-  mixed.write(memory.data() + kDirectAlignment, 5);
-  mixed.write_direct(memory.data() + kDirectAlignment + 5, 2 * kDirectAlignment);
+  mixed.write(memory.data(), 5);
+  mixed.write_direct(5, memory.data() + 5, 2 * kDirectAlignment);
   mixed.commit();
-  EXPECT_EQ(read("mixed"), text_of(memory.data(), 3 * kDirectAlignment + 5));
+  EXPECT_EQ(read("mixed"), text_of(memory.data(), 2 * kDirectAlignment + 5));
+}
+
+TEST_F(AsideFileTest, ThreadsWritePiecesOfOneFile) {
+  constexpr size_t kPieces = 64;
+  const PageMemory memory(kPieces * kDirectAlignment);
+  number(memory.data(), memory.bytes());
+  const size_t size = memory.bytes() - 100;
+  AsideFile file(dir_ / "pieces");
+  file.allocate(size);
+  parallel_blocks(kPieces, 1, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const size_t at = static_cast<size_t>(i) * kDirectAlignment;
+      file.write_direct(at, memory.data() + at, std::min(kDirectAlignment, size - at));
+    }
+  });
+  file.commit();
+  EXPECT_EQ(read("pieces"), text_of(memory.data(), size));
 }
 
 TEST_F(AsideFileTest, DirectPiecesPassThePageCache) {
@@ -236,7 +253,7 @@ TEST_F(AsideFileTest, DirectPiecesPassThePageCache) {
   AsideFile plain(dir_ / "plain"), direct(dir_ / "direct");
   plain.write(memory.data(), memory.bytes());
   plain.commit();
-  direct.write_direct(memory.data(), memory.bytes());
+  direct.write_direct(0, memory.data(), memory.bytes());
   direct.commit();
   EXPECT_EQ(cached_pages(dir_ / "plain"), 256u);
   EXPECT_EQ(cached_pages(dir_ / "direct"), 0u);
@@ -275,9 +292,9 @@ TEST_F(AsideFileTest, NoRoomIsOneLineAndLeavesNothing) {
       file.commit();
     });
   };
-  const std::string reserved = refusal([](AsideFile& file) { file.reserve(size_t{1} << 60); });
+  const std::string reserved = refusal([](AsideFile& file) { file.allocate(size_t{1} << 60); });
   const std::string direct =
-      refusal([&](AsideFile& file) { file.write_direct(memory.data(), memory.bytes()); });
+      refusal([&](AsideFile& file) { file.write_direct(0, memory.data(), memory.bytes()); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, handler);
   for (const std::string& message : {reserved, direct}) {

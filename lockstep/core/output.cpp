@@ -21,7 +21,7 @@ constexpr size_t kRoom = 1 << 20;
 // that is not committed leaves nothing.
 void try_to_write(const fs::path& path) {
   AsideFile file(path);
-  file.reserve(kRoom);
+  file.allocate(kRoom);
   file.write("?");
 }
 

@@ -219,7 +219,7 @@ void add_further_tensors(const Checkpoint& share, ShareToWrite& own) {
 
 FileSums FilesUnderWay::write(const std::vector<NamedFile>& files) {
   const size_t first = open_.size();
-  for (const NamedFile& file : files) open(file.name).reserve(file.contents.bytes());
+  for (const NamedFile& file : files) open(file.name).allocate(file.contents.bytes());
   FileSums sums;
   for (size_t i = 0; i < files.size(); ++i)
     sums[files[i].name] = files[i].contents.write(*open_[first + i]);
