@@ -4,8 +4,8 @@
 //
 // In rounds, each of all of these, one line a quantity with median and range:
 //   write      bytes a second of a whole checkpoint on the disk (checksums, fsync, exchange), over
-//              what the same ranks write of a copy of their bytes with O_DIRECT and fsync, in the same
-//              round; in both cases what was there before is removed afterwards
+//              what the same ranks write of a copy of their bytes with O_DIRECT and fsync, as many
+//              pieces at once, in the same round; in both cases what was there before is removed afterwards
 //   stall      milliseconds that start() takes with a snapshot, less those of a plain copy
 //   beside     time of a step while a checkpoint is written, over that of one without
 //   every 10   time of ten steps and a save, over that of ten steps
@@ -33,6 +33,8 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/pages.h"
+#include "lockstep/core/parallel_blocks.h"
+#include "lockstep/core/unique_fd.h"
 #include "lockstep/optim/decay_groups.h"
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/strategy.h"
@@ -46,7 +48,8 @@ constexpr int kRounds = 7;
 constexpr int64_t kWidth = 2048;
 constexpr int kLayers = 12;         // of 4.2 million parameters each
 constexpr int64_t kRows = 64;       // a rank and step
-constexpr size_t kPiece = 8 << 20;  // of a direct write
+constexpr size_t kPiece = 1 << 20;  // of a direct write
+constexpr int kUnderWay = 8;        // of them
 
 class Bench {
  public:
@@ -178,16 +181,23 @@ class Bench {
       if (tensor.dtype == at::kFloat) copy(tensor.slices[0].values);
     }
   }
+  // kUnderWay pieces at once.
   void write_directly(size_t bytes) {
     const fs::path file = direct_file();
-    const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0666);
-    if (fd < 0) throw system_error("cannot write " + file.string(), errno);
-    for (size_t written = 0; written < bytes; written += kPiece) {
-      if (::write(fd, pages_->data() + written, kPiece) != static_cast<ssize_t>(kPiece))
-        throw system_error("cannot write " + file.string(), errno);
-    }
-    ::fsync(fd);
-    ::close(fd);
+    const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0666));
+    if (!fd) throw system_error("cannot write " + file.string(), errno);
+    const auto pieces = static_cast<int64_t>((bytes + kPiece - 1) / kPiece);
+    if (::posix_fallocate(fd.get(), 0, static_cast<off_t>(pieces * kPiece)) != 0)
+      throw Error("no room for " + file.string());
+    parallel_blocks(pieces, 1, kUnderWay, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const size_t at = static_cast<size_t>(i) * kPiece;
+        if (::pwrite(fd.get(), pages_->data() + at, kPiece, static_cast<off_t>(at)) !=
+            static_cast<ssize_t>(kPiece))
+          throw system_error("cannot write " + file.string(), errno);
+      }
+    });
+    ::fsync(fd.get());
   }
 
   Communicator comm_;

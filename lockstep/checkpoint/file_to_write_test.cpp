@@ -5,11 +5,15 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "lockstep/core/aside_file.h"
 #include "lockstep/core/errors.h"
@@ -138,6 +142,31 @@ TEST_F(FileToWrite, ATensorThatCannotBeMadeIsTheCallersError) {
                      }});
   EXPECT_THAT(message_of<CheckpointError>([&] { stream_safetensors(dir_ / "file", tensors); }),
               HasSubstr("b cannot be had"));
+  EXPECT_TRUE(dir_.names().empty());
+}
+
+// A limit on a process's file size simulates a disk that refuses some of the pieces that are under way.
+TEST_F(FileToWrite, WhatTheDiskRefusesIsOneErrorAndLeavesNothing) {
+  internal::FileToWrite plain(NamedTensors{{"t", numbered(20 << 20)}});
+  internal::FileToWrite copied(NamedTensors{{"t", numbered(20 << 20)}});
+  const PageMemory memory(copied.bytes());
+  copied.snapshot(memory.data());
+  struct rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small{.rlim_cur = 4 << 20, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::vector<std::string> messages;
+  for (const internal::FileToWrite* contents : {&plain, &copied}) {
+    messages.push_back(message_of<SystemError>([&] {
+      AsideFile file(dir_ / "file");
+      contents->write(file);
+    }));
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  for (const std::string& message : messages)
+    EXPECT_THAT(message, HasSubstr("cannot write " + (dir_ / "file").string() + ": "));
   EXPECT_TRUE(dir_.names().empty());
 }
 

@@ -64,6 +64,11 @@ void remove_abandoned(const std::filesystem::path& path) {
   }
 }
 
+// Whether any other way to write would fail as well.
+bool is_of_the_disk(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO;
+}
+
 // Whether the new file `fd` is still this writer's: a process that removes abandoned files may have
 // met it before its lock.
 bool keeps(int fd) {
@@ -92,9 +97,10 @@ AsideFile::~AsideFile() {
 }
 
 void AsideFile::allocate(size_t size) {
-  if (size > 0 && ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)) != 0 &&
-      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-    throw system_error("cannot write " + path_, errno);
+  const auto bytes = static_cast<off_t>(size);
+  if (size == 0 || ::fallocate(fd_.get(), 0, 0, bytes) == 0) return;
+  if (is_of_the_disk(errno)) throw system_error("cannot write " + path_, errno);
+  if (::ftruncate(fd_.get(), bytes) != 0) throw system_error("cannot write " + path_, errno);
 }
 
 void AsideFile::write(const void* data, size_t size) {
@@ -113,9 +119,9 @@ void AsideFile::write_direct(size_t offset, const void* data, size_t size) {
   while (whole > 0 && open_direct()) {
     const ssize_t written = ::pwrite(direct_.get(), next, whole, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    // The memory or the file offset does not satisfy this disk, or the file system has no such
-    // writes: some report that only at the first one.
-    if (written < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
+    // The memory or the file offset does not satisfy this disk, the file system has no such writes, which some report
+    // only at the first one, or it heeds the lock, which this descriptor does not have (SMB).
+    if (written < 0 && !is_of_the_disk(errno)) {
       refused_ = true;
       break;
     }

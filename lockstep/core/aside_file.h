@@ -31,10 +31,10 @@ class LOCKSTEP_API AsideFile {
   AsideFile& operator=(const AsideFile&) = delete;
   ~AsideFile();
 
-  // Makes the file `size` bytes long and takes the room for them from the disk, which makes writing a large file faster.
-  // Throws if the disk lacks space; does nothing where the file system cannot.
+  // Makes the file `size` bytes long, zeros until they are written, and takes the room for them from the disk where that
+  // can be done, which makes writing a large file faster. Throws if the disk lacks space.
   void allocate(size_t size);
-  // Goes on where the last write() has ended.
+  // Goes on where the last write() has ended; write_direct() does not count.
   void write(const void* data, size_t size);
   void write(std::string_view text) { write(text.data(), text.size()); }
   // Writes at `offset` past the page cache, where the file system can: the disk takes the bytes from `data` without a

@@ -1,12 +1,12 @@
 #include "lockstep/report/metrics_file.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/named_file.h"
+#include "lockstep/core/quantile.h"
 
 namespace lockstep::inline v0 {
 
@@ -44,15 +44,17 @@ double checkpoint_stall_of(const std::filesystem::path& run) {
   std::vector<double> stalls;
   for (const json& record : read_metrics(file)) {
     const auto found = record.find("checkpoint_s");
-    if (found != record.end() && found->is_number()) stalls.push_back(found->get<double>());
+    if (found == record.end()) continue;
+    const double seconds = found->is_number() ? found->get<double>() : -1;
+    if (!(seconds >= 0))
+      throw DataError(file.string() + ": has a checkpoint_s that is no time; the file is damaged");
+    stalls.push_back(seconds);
   }
   if (stalls.empty())
     throw DataError(file.string() +
                     ": no log has checkpoint_s; train with checkpoints between the logs "
                     "(--save-every, --log-every)");
-  const auto middle = stalls.begin() + static_cast<ptrdiff_t>(stalls.size() / 2);
-  std::nth_element(stalls.begin(), middle, stalls.end());
-  return *middle;
+  return median(std::move(stalls));
 }
 
 }  // namespace lockstep::inline v0

@@ -39,7 +39,14 @@ TEST(MetricsFile, AStallIsTheMedianOfALogs) {
 )");
   EXPECT_EQ(checkpoint_stall_of(dir.path()), 0.5);
   EXPECT_EQ(checkpoint_stall_of(dir / "metrics.jsonl"), 0.5);
-  dir.write("none.jsonl", "{\"step\":1,\"checkpoint_s\":\"long\"}\n");
+  dir.write("two.jsonl", "{\"checkpoint_s\":1}\n{\"checkpoint_s\":2}\n");
+  EXPECT_EQ(checkpoint_stall_of(dir / "two.jsonl"), 1.5);
+  for (const char* bad : {"\"long\"", "-1", "null"}) {
+    dir.write("bad.jsonl", std::string("{\"checkpoint_s\":") + bad + "}\n");
+    EXPECT_THAT(message_of<DataError>([&] { checkpoint_stall_of(dir / "bad.jsonl"); }),
+                HasSubstr("bad.jsonl: has a checkpoint_s that is no time"));
+  }
+  dir.write("none.jsonl", "{\"step\":1}\n");
   EXPECT_THAT(message_of<DataError>([&] { checkpoint_stall_of(dir / "none.jsonl"); }),
               HasSubstr("none.jsonl: no log has checkpoint_s; train with checkpoints between"));
   EXPECT_THROW(checkpoint_stall_of(dir / "missing"), DataError);

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import glob
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -42,7 +43,7 @@ RESTARTED = {"mnist-restart": "mnist", "mnist-resume": "mnist"}
 # What every run of the tests has: whole states with a spare, fewer ranks, divided states. The others with LOCKSTEP_LONG_TESTS=1.
 ALWAYS = ["mnist-spare", "mnist-shrink", "bert-zero3"]
 LONG = os.environ.get("LOCKSTEP_LONG_TESTS") == "1"
-OF_THE_CLOCK = ("seconds", "samples_per_s")
+OF_THE_CLOCK = ("seconds", "samples_per_s", "checkpoint_s")
 
 
 def fail(message, log=None):
@@ -200,7 +201,9 @@ def expect_same(case, killed, quiet, done, seed, same=lambda found, expected: fo
     if found[0] != expected[0]:
         fail(f"{case}: after {done} kills the last checkpoint differs: {found[0]} instead of {expected[0]}; seed {seed}", log)
     if not same(found[1], expected[1]):
-        fail(f"{case}: metrics.jsonl differs after {done} kills:\n{found[1]}\ninstead of\n{expected[1]}\nseed {seed}", log)
+        first = next(pair for pair in itertools.zip_longest(found[1], expected[1]) if not same(*pair))
+        fail(f"{case}: metrics.jsonl differs after {done} kills, of {len(found[1])} lines instead of {len(expected[1])}:\n"
+             f"{first[0]}\ninstead of\n{first[1]}\nseed {seed}", log)
     left = [name for name in os.listdir(os.path.join(killed, "checkpoints")) if "partial" in name]
     if left:
         fail(f"{case}: {left} is left over; seed {seed}", log)

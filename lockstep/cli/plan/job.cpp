@@ -121,22 +121,24 @@ void add_straggler(const PlanFlags& flags, const plan::Candidate& shown, JobPlan
 
 double checkpoint_stall(const std::string& text) {
   if (text.empty()) return 0;
-  const auto seconds = parse_double(text);
-  if (!seconds) {
+  const std::string give = "; give seconds, 0 to 1e15, or the folder of a run";
+  double seconds = 0;
+  if (const auto typed = parse_double(text)) {
+    seconds = *typed;
+  } else {
     try {
-      return checkpoint_stall_of(text);
+      seconds = checkpoint_stall_of(text);
     } catch (const DataError& error) {
-      throw UsageError(std::string("--checkpoint-stall: ") + error.what());
+      throw UsageError("--checkpoint-stall: " + std::string(error.what()) + give);
     }
   }
-  if (!(*seconds >= 0 && *seconds <= 1e15))
-    throw UsageError("--checkpoint-stall is '" + text +
-                     "'; give seconds, 0 or more, or the folder of a run");
-  return *seconds;
+  if (!(seconds >= 0 && seconds <= 1e15))
+    throw UsageError("--checkpoint-stall is '" + text + "'" + give);
+  return seconds;
 }
 
-void add_failures(const PlanFlags& flags, const PlanParser& parser, const plan::Candidate& shown,
-                  JobPlan* job) {
+void add_failures(const PlanFlags& flags, const PlanParser& parser, double stall,
+                  const plan::Candidate& shown, JobPlan* job) {
   const bool fails = flags.rank_mtbf_hours > 0 || flags.host_mtbf_hours > 0;
   for (const char* option :
        {"--checkpoint-stall", "--checkpoint-interval", "--restart", "--in-place"})
@@ -158,11 +160,12 @@ void add_failures(const PlanFlags& flags, const PlanParser& parser, const plan::
       plan::job_mtbf({.rank = flags.rank_mtbf_hours * kHour, .host = flags.host_mtbf_hours * kHour},
                      shown.layout.ranks(), job->machine.ranks_per_host);
   job->in_place = flags.in_place;
-  job->goodput = flags.in_place ? plan::goodput_in_place(mtbf, shown.estimate.step, flags.restart)
-                                : plan::goodput_with_checkpoints(
-                                      mtbf, {.stall = checkpoint_stall(flags.checkpoint_stall),
-                                             .restart = flags.restart,
-                                             .interval = flags.checkpoint_interval});
+  job->goodput =
+      flags.in_place
+          ? plan::goodput_in_place(mtbf, shown.estimate.step, flags.restart)
+          : plan::goodput_with_checkpoints(
+                mtbf,
+                {.stall = stall, .restart = flags.restart, .interval = flags.checkpoint_interval});
 }
 
 void add_cost(const PlanFlags& flags, const PlanParser& parser, const plan::Candidate& shown,
@@ -201,6 +204,7 @@ JobPlan plan_job(const PlanFlags& flags, const PlanParser& parser) {
   job.stack = hardware.stack && !parser.given("--stack")
                   ? *hardware.stack
                   : parsed("--stack", [&] { return plan::known_stack(flags.stack); });
+  const double stall = checkpoint_stall(flags.checkpoint_stall);
   job.convention = parsed("--flops", [&] { return plan::flop_convention(flags.flops); });
   job.request = request_of(flags, parser, job.model, job.machine);
   if (!flags.mesh.empty()) {
@@ -219,7 +223,7 @@ JobPlan plan_job(const PlanFlags& flags, const PlanParser& parser) {
     const plan::Candidate copy = *shown;
     add_slow_links(flags, copy, &job);
     add_straggler(flags, copy, &job);
-    add_failures(flags, parser, copy, &job);
+    add_failures(flags, parser, stall, copy, &job);
     add_cost(flags, parser, copy, &job);
   }
   return job;

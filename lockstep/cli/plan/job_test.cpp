@@ -265,9 +265,9 @@ TEST(PlanJob, MistakesAreOneLine) {
   EXPECT_THAT(more({"--restart", "3"}), HasSubstr("give --rank-mtbf or --host-mtbf"));
   EXPECT_THAT(more({"--rank-mtbf", "1000"}), HasSubstr("--checkpoint-stall is required"));
   EXPECT_THAT(more({"--rank-mtbf", "1000", "--checkpoint-stall", "-1"}),
-              HasSubstr("--checkpoint-stall is '-1'; give seconds, 0 or more, or the folder"));
-  EXPECT_THAT(more({"--rank-mtbf", "1000", "--checkpoint-stall", "/nowhere"}),
-              HasSubstr("--checkpoint-stall: "));
+              HasSubstr("--checkpoint-stall is '-1'; give seconds, 0 to 1e15, or the folder"));
+  EXPECT_THAT(more({"--rank-mtbf", "1000", "--checkpoint-stall", "20s"}),
+              AllOf(StartsWith("--checkpoint-stall: "), HasSubstr("give seconds, 0 to 1e15")));
   EXPECT_THAT(more({"--rank-mtbf", "-1"}), HasSubstr("--rank-mtbf is '-1'; give 0 to"));
   EXPECT_THAT(more({"--price", "2"}), HasSubstr("give --tokens"));
   EXPECT_THAT(more({"--json", "/nowhere/plan.json"}), HasSubstr("/nowhere"));

@@ -91,30 +91,28 @@ Once once_of(const StageParameters& parameters, const Layout& layout, const Mach
 struct Piped {
   double makespan = 0, without_messages = 0;
 };
-// `slowest`: what a stage computes for a micro-batch, at least, while every rank has the share `processor` of a
-// processor.
+// `pace`: how long a further micro-batch takes, at least. `share`: of a processor, that every rank has while all of them
+// compute; below 1 those that compute share the processors of those that wait, and are faster then.
 Piped piped(const Layout& layout, const std::vector<ChunkTimes>& chunks,
-            const PipelineSchedule& schedule, double slowest, double processor) {
+            const PipelineSchedule& schedule, double pace, double share) {
   const double batches = real(layout.micro_batches());
-  if (layout.pipe == 1) return {batches * slowest, batches * slowest};
+  if (layout.pipe == 1) return {batches * pace, batches * pace};
   // A chunk may be the last norm alone, which counts nothing.
   constexpr double kLeast = 1e-12;
-  // Ranks that compute share the processors of those that wait, and are faster then.
   std::vector<PipelineTimes> times;
   for (const ChunkTimes& chunk : chunks)
-    times.push_back({std::max(kLeast, chunk.forward.total() * processor),
-                     chunk.backward.total() * processor, chunk.weights.total() * processor,
-                     chunk.sent});
-  // Of very many micro-batches one after another takes as long as any other.
-  const double further = (batches - schedule.micro_batches) * slowest;
+    times.push_back({std::max(kLeast, chunk.forward.total() * share),
+                     chunk.backward.total() * share, chunk.weights.total() * share, chunk.sent});
+  const double further = (batches - schedule.micro_batches) * pace;
   const auto lasts = [&] {
-    return std::max(batches * slowest,
-                    time_of(schedule, times, processor * layout.pipe).makespan + further);
+    return std::max(batches * pace,
+                    time_of(schedule, times, share * layout.pipe).makespan + further);
   };
   Piped found;
   found.makespan = lasts();
   for (PipelineTimes& one : times) one.communication = 0;
-  found.without_messages = lasts();
+  // Where processors are shared, a stage that begins later may leave its share to one that all wait for.
+  found.without_messages = std::min(lasts(), found.makespan);
   return found;
 }
 
@@ -219,10 +217,15 @@ Estimate estimate(const ModelShape& model, const Layout& layout, const Machine& 
   std::vector<ChunkTimes> stages(static_cast<size_t>(layout.pipe));
   for (size_t i = 0; i < chunks.size(); ++i)
     stages[static_cast<size_t>(stage_of_chunk(layout, static_cast<int>(i)))] += chunks[i];
-  const double processor = processors_of_rank(machine);
-  const ChunkTimes slowest = processor < 1 ? mean_of(stages) : slowest_of(stages);
+  // Stages of several hosts have no processors in common.
+  const bool together = place_of(layout, "pipe", machine.ranks_per_host).per_host == layout.pipe;
+  const double share = together ? processors_of_rank(machine) : 1;
+  const ChunkTimes most = slowest_of(stages);
+  const ChunkTimes slowest = share < 1 ? mean_of(stages) : most;
   const double batches = real(layout.micro_batches());
-  const Piped pipe = piped(layout, chunks, schedule, slowest.all(), processor);
+  // A stage has one processor at most, however many wait.
+  const double pace = std::max(slowest.all(), share * most.all());
+  const Piped pipe = piped(layout, chunks, schedule, pace, share);
 
   TimeParts& time = found.time;
   Pass sum = slowest.forward;

@@ -68,6 +68,50 @@ TEST(Estimate, PartsSumToTheStep) {
   }
 }
 
+// Four ranks of a host on fewer processors.
+TEST(Estimate, PartsSumToTheStepWhereRanksShareProcessors) {
+  Machine machine = known_machine("xeon-8480");
+  machine.host = true;
+  machine.ranks_per_host = 4;
+  for (machine.processors = 1; machine.processors <= 4; ++machine.processors) {
+    for (const char* schedule : {"1f1b", "interleaved"}) {
+      for (const int pipe : {2, 4}) {
+        const Layout layout{.data = 4 / pipe,
+                            .pipe = pipe,
+                            .chunks = std::string_view(schedule) == "interleaved" ? 2 : 1,
+                            .schedule = schedule,
+                            .global_batch = 64};
+        const Estimate found =
+            estimate(known_model("gpt2"), layout, machine, known_stack("lockstep"));
+        double sum = 0;
+        for (const auto& [name, seconds] : found.time.parts()) {
+          EXPECT_GE(seconds, -1e-9) << name << " " << machine.processors;
+          sum += seconds;
+        }
+        EXPECT_NEAR(sum / found.step, 1, 1e-9);
+      }
+    }
+  }
+}
+
+// A stage that computes most sets the pace where it has a processor for itself, in the first micro-batches and in all
+// further ones: from twelve to sixty-four the step grows by what that stage takes.
+TEST(Estimate, TheHeaviestStageSetsThePace) {
+  ModelShape model = known_model("gpt2");
+  Machine machine = known_machine("xeon-8480");
+  machine.host = true;
+  machine.ranks_per_host = 4;
+  machine.processors = 3;
+  const auto step = [&](int64_t batches) {
+    const Layout layout{.pipe = 4, .cut = {1, 1, 1, 9}, .global_batch = batches};
+    return estimate(model, layout, machine, known_stack("lockstep")).step;
+  };
+  const double a_batch = (step(64) - step(32)) / 32;
+  EXPECT_NEAR((step(32) - step(24)) / 8 / a_batch, 1, 0.02);
+  // And within those that are simulated one by one.
+  EXPECT_NEAR((step(11) - step(9)) / 2 / a_batch, 1, 0.05);
+}
+
 // The papers' bubble: (p - 1) / m of 1f1b, divided by the chunks where interleaved.
 TEST(Estimate, BubblesAreThePapers) {
   ModelShape model = known_model("gpt2");

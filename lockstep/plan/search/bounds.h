@@ -11,7 +11,7 @@ struct MicroBatchWork {
   double slowest = 0;   // of the slowest stage, where each stage has one chunk
   double mean = 0;      // no stage's cut has a slowest one below it
   double lightest = 0;  // of a stage that has as few layers as one can
-  // Ranks are more than processors: a stage that waits costs nothing.
+  // Ranks are more than processors: a stage that waits may cost nothing.
   bool waits_for_nothing = false;
 };
 MicroBatchWork work_of(const ModelShape& model, const Layout& layout, const Machine& machine,

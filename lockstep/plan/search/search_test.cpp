@@ -66,8 +66,7 @@ TEST(Search, Divisors) {
   EXPECT_THAT(divisors_of(49), ElementsAre(1, 7, 49));
 }
 
-TEST(Search, NoStepIsBelowItsBounds) {
-  const Machine& machine = known_machine("h100");
+void expect_bounds_below(const Machine& machine) {
   for (const char* stack : {"lockstep", "megatron-2021"}) {
     for (const char* name : {"llama3-8b", "mixtral-8x7b", "gpt2"}) {
       const ModelShape model = known_model(name);
@@ -85,6 +84,18 @@ TEST(Search, NoStepIsBelowItsBounds) {
       EXPECT_GT(looked_at, 500) << name;
     }
   }
+}
+
+TEST(Search, NoStepIsBelowItsBounds) {
+  expect_bounds_below(known_machine("h100"));
+}
+
+TEST(Search, NoStepIsBelowItsBoundsWhereRanksShareProcessors) {
+  Machine machine = known_machine("xeon-8480");
+  machine.host = true;
+  machine.ranks_per_host = 4;
+  for (machine.processors = 1; machine.processors < 4; ++machine.processors)
+    expect_bounds_below(machine);
 }
 
 // What a search finds, found by computing everything.
