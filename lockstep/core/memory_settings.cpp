@@ -59,4 +59,8 @@ void keep_freed_memory() {
   if (missing.contains(kMapName)) ::mallopt(M_MMAP_THRESHOLD, chosen.map);
 }
 
+void return_freed_memory() noexcept {
+  ::malloc_trim(0);
+}
+
 }  // namespace lockstep::inline v0

@@ -390,19 +390,20 @@ void Attempt::look_at_board() {
   }
 }
 
-// The rank that ended first; or, if it reports another rank's failure as the reason, that one.
+// The rank that ended first; or, if it reports another rank's failure as the reason, or gave up waiting, that other one.
 RankExit Attempt::rank_to_blame() const {
   const auto note_of = [&](const RankExit& exit) {
     return error_note_of(workers_[static_cast<size_t>(exit.local_rank)]->error_text());
   };
   const RankExit& first = *supervisor_.failure();
-  if (!note_of(first).consequence) return first;
+  const bool reports = note_of(first).consequence;
+  if (!reports && !first.gave_up) return first;
   const auto cause = std::find_if(exits_.begin(), exits_.end(), [&](const RankExit& exit) {
     const ErrorNote note = note_of(exit);
-    if (note.consequence) return false;
+    if (note.consequence || exit.gave_up) return false;
     // The message of a rank that the agent has stopped may be a consequence, unless it is complete.
     const bool by_itself = sights_[static_cast<size_t>(exit.local_rank)].ended_badly;
-    const bool told = !note.message.empty();
+    const bool told = reports && !note.message.empty();
     // A killed rank leaves no message, and its peers may see its connections end, and end
     // themselves, before the kernel says that it has ended.
     return by_itself ? told || exit.status.signal != 0 : told && note.complete && !exit.status.ok();

@@ -191,7 +191,7 @@ TEST_P(ParallelLmProcesses, TheLauncherNamesARankThatIsKilled) {
       kRanks, [](Communicator& comm) { train_until_killed(comm, GetParam()); },
       testing::gtest_point());
   ASSERT_TRUE(result.launch.failure);
-  EXPECT_EQ(result.launch.failure->rank, kKilled);
+  EXPECT_EQ(result.launch.failure->rank, kKilled) << result.report;
   EXPECT_EQ(result.launch.failure->signal, SIGKILL);
   EXPECT_THAT(result.report, HasSubstr("rank 1 of 4"));
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lockstep/core/errors.h"
+#include "lockstep/core/memory_settings.h"
 #include "lockstep/flat/bucket_plan.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/flat/parameter_home.h"
@@ -138,6 +139,7 @@ void FlatGroups::add_group(size_t group, const std::vector<at::Tensor>& paramete
       blocks_.push_back(std::move(block));
     }
   }
+  return_freed_memory();  // where the parameters were
 }
 
 void FlatGroups::follow(const std::vector<torch::optim::OptimizerParamGroup>& groups) {

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/errors.h"
 #include "lockstep/core/file_memory.h"
+#include "lockstep/core/memory_settings.h"
 #include "lockstep/flat/gradient_home.h"
 #include "lockstep/flat/parameter_home.h"
 #include "lockstep/parallel/zero/zero_optimizer.h"
@@ -160,6 +161,7 @@ ZeroBuckets::ZeroBuckets(Communicator& comm, std::vector<ZeroParameter> paramete
   } else {
     for (const at::Tensor& flat : flats) comm.broadcast(flat, 0);
   }
+  return_freed_memory();  // where the parameters were
   // The masters then get the parameters' current values; those of `initial` have more bits.
   for (ZeroBucket& bucket : buckets_) {
     if (bucket.own_master.defined() && layout.initial == nullptr)
