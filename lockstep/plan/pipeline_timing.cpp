@@ -62,6 +62,19 @@ class Given {
   std::vector<double> when_;
 };
 
+// When the message that an action of `stage` waits for is there: 0 where it waits for none, nothing where it was not sent yet.
+std::optional<double> arrival_of(const PipelineAction& action, size_t stage,
+                                 const PipelineSchedule& schedule,
+                                 std::span<const PipelineTimes> of_chunks, Given& given) {
+  const auto message = received_by(schedule, action);
+  if (!message) return 0;
+  const double when = given.at(*message);
+  if (when < 0) return std::nullopt;
+  const auto from = static_cast<size_t>(message->from);
+  const bool same = schedule.stage_of[from] == static_cast<int>(stage);
+  return when + (same ? 0 : of_chunks[from].communication);
+}
+
 // An action takes the time of its chunk divided by `parts`.
 PipelineTiming run(const PipelineSchedule& schedule, std::span<const PipelineTimes> of_chunks,
                    double parts) {
@@ -77,14 +90,9 @@ PipelineTiming run(const PipelineSchedule& schedule, std::span<const PipelineTim
       auto& done = timing.actions[stage];
       while (done.size() < schedule.actions[stage].size()) {
         const PipelineAction& action = schedule.actions[stage][done.size()];
-        double start = done.empty() ? 0 : done.back().end;
-        if (const auto message = received_by(schedule, action)) {
-          const double when = given.at(*message);
-          if (when < 0) break;
-          const auto from = static_cast<size_t>(message->from);
-          const bool same = schedule.stage_of[from] == static_cast<int>(stage);
-          start = std::max(start, when + (same ? 0 : of_chunks[from].communication));
-        }
+        const auto arrival = arrival_of(action, stage, schedule, of_chunks, given);
+        if (!arrival) break;
+        const double start = std::max(done.empty() ? 0 : done.back().end, *arrival);
         const double end =
             start + duration_of(action.work, of_chunks[static_cast<size_t>(action.chunk)]) / parts;
         if (const auto message = sent_by(schedule, action)) given.at(*message) = end;
@@ -94,9 +102,6 @@ PipelineTiming run(const PipelineSchedule& schedule, std::span<const PipelineTim
       }
     }
   }
-  for (size_t stage = 0; stage < schedule.actions.size(); ++stage)
-    LOCKSTEP_CHECK(timing.actions[stage].size() == schedule.actions[stage].size(),
-                   "a schedule to be timed has passed check_schedule()");
   return timing;
 }
 
@@ -115,25 +120,11 @@ class SharedRun {
 
   PipelineTiming run() {
     while (begin_actions()) pass();
-    for (size_t stage = 0; stage < left_.size(); ++stage)
-      LOCKSTEP_CHECK(timing_.actions[stage].size() == schedule_.actions[stage].size(),
-                     "a schedule to be timed has passed check_schedule()");
     return std::move(timing_);
   }
 
  private:
   static constexpr double kWaits = -1;
-
-  // When the action can begin, as far as its message is on its way; else infinity.
-  double arrival(const PipelineAction& action, size_t stage) {
-    const auto message = received_by(schedule_, action);
-    if (!message) return now_;
-    const double when = given_.at(*message);
-    if (when < 0) return std::numeric_limits<double>::infinity();
-    const auto from = static_cast<size_t>(message->from);
-    const bool same = schedule_.stage_of[from] == static_cast<int>(stage);
-    return when + (same ? 0 : of_chunks_[from].communication);
-  }
 
   // Begins what can begin, and finds when the next message arrives. Whether anything is still to happen.
   bool begin_actions() {
@@ -144,12 +135,12 @@ class SharedRun {
       const auto& all = schedule_.actions[stage];
       if (left_[stage] == kWaits && done.size() < all.size()) {
         const PipelineAction& action = all[done.size()];
-        const double when = arrival(action, stage);
-        if (when <= now_) {
+        const auto arrival = arrival_of(action, stage, schedule_, of_chunks_, given_);
+        if (arrival && *arrival <= now_) {
           done.push_back({action, now_, now_});
           left_[stage] = duration_of(action.work, of_chunks_[static_cast<size_t>(action.chunk)]);
-        } else {
-          next_arrival_ = std::min(next_arrival_, when);
+        } else if (arrival) {
+          next_arrival_ = std::min(next_arrival_, *arrival);
         }
       }
       if (left_[stage] != kWaits) ++computing_;
@@ -187,7 +178,10 @@ class SharedRun {
   int computing_ = 0;
 };
 
-void finish(PipelineTiming& timing, double ideal) {
+void finish(PipelineTiming& timing, const PipelineSchedule& schedule, double ideal) {
+  for (size_t stage = 0; stage < schedule.actions.size(); ++stage)
+    LOCKSTEP_CHECK(timing.actions[stage].size() == schedule.actions[stage].size(),
+                   "a schedule to be timed has passed check_schedule()");
   timing.ideal = ideal;
   timing.bubble = (timing.makespan - timing.ideal) / timing.ideal;
   for (const auto& actions : timing.actions)
@@ -200,7 +194,7 @@ PipelineTiming time_of(const PipelineSchedule& schedule, const PipelineTimes& ti
   check(times);
   const std::vector<PipelineTimes> alike(static_cast<size_t>(schedule.all_chunks()), times);
   PipelineTiming timing = run(schedule, alike, schedule.chunks);
-  finish(timing,
+  finish(timing, schedule,
          schedule.micro_batches * (times.forward + times.backward_input + times.backward_weight));
   return timing;
 }
@@ -223,7 +217,8 @@ PipelineTiming time_of(const PipelineSchedule& schedule, std::span<const Pipelin
   PipelineTiming timing = processors < schedule.stages
                               ? SharedRun(schedule, of_chunks, processors).run()
                               : run(schedule, of_chunks, 1);
-  finish(timing, schedule.micro_batches * *std::max_element(computed.begin(), computed.end()));
+  finish(timing, schedule,
+         schedule.micro_batches * *std::max_element(computed.begin(), computed.end()));
   return timing;
 }
 
