@@ -186,6 +186,7 @@ LaunchResult run(const AgentContext& context) {
     former.plan = plan;
     former.known = peers->known();
     former.lost = peers->lost();
+    former.ran = !peers->leads();
     former.ranks_until = peers->lost_ranks_until();
     peers.reset();
   }

@@ -15,7 +15,7 @@ using nlohmann::json;
 using Kind = AgentMessage::Kind;
 
 // Agents of different versions report the difference instead of misunderstanding each other.
-constexpr int kProtocol = 9;
+constexpr int kProtocol = 10;
 
 constexpr std::array<std::pair<Kind, const char*>, 17> kNames = {{
     {Kind::kJoin, "join"},

@@ -9,6 +9,7 @@
 // duplicated or late.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,7 +53,10 @@ struct AgentMessage {
     kStop,
     kServed,        // member: only services are left of its ranks
     kStopServices,  // leader: only services are left on all hosts; members stop them
-    kLeave,  // member: text; its ranks stop, and its host takes no part in another generation
+    // Either. Member: text; its ranks stop, and its host takes no part in another generation. Where
+    // others may take its place, its ranks go on until the answer. Leader: another host takes the
+    // place; the member's ranks end at once.
+    kLeave,
     // Either: replaceable ranks gave up waiting for a rank that may be stopped on another host.
     kWaitInVain,
     kStoodStill,  // either: such a rank is stopped, and is replaced
@@ -69,9 +73,12 @@ struct AgentMessage {
   int nodes = 0;  // kJoin: the member's maximum number of hosts with ranks
   int min_nodes = 0;
   std::string run_id = {};
-  uint16_t port = 0;      // a free port on the member's host for the next generation's MASTER_PORT
-  int seen = -1;          // kJoin: the newest generation whose plan the member had
-  int restarts = 0;       // kJoin: restarts of all ranks so far, as far as the member knows
+  uint16_t port = 0;  // a free port on the member's host for the next generation's MASTER_PORT
+  int seen = -1;      // kJoin: the newest generation whose plan the member had
+  int restarts = 0;   // kJoin: restarts of all ranks so far, as far as the member knows
+  bool ran = false;   // kJoin: it was part of the newest generation that it knows, and did not lead
+  // kJoin: for so long, ranks of the agent that led the member before may still run.
+  std::chrono::milliseconds old_ranks_for{0};
   bool finished = false;  // kEnded: all ranks ended by themselves, with 0
   bool well = false;      // kEnded: all ranks ended with 0, perhaps because they were told to
   // kBeat, kEnded: all its ranks have seen that all ranks of the job have done their last step.

@@ -136,6 +136,7 @@ void Attempt::watch() {
     wait_for_events();
     look_for_exits();
     look_for_the_end();
+    look_for_leave();
     obey(supervisor_.on_time(Clock::now()));
     simulate_failures();
     end_still_ranks();
@@ -212,6 +213,7 @@ void Attempt::wait_for_events(std::optional<Time> until) {
   polls.wake_at(until);
   if (!supervisor_.done()) polls.wake_at(supervisor_.next_time());
   if (failures_ && !supervisor_.done()) polls.wake_at(failures_->next_time());
+  if (!supervisor_.done()) polls.wake_at(leaves_by_);
   polls.add(context_.signals.fd(), POLLIN);
   add_ranks(polls);
   if (looks_for_still_ranks()) polls.wake_at(look_for_still_at_);

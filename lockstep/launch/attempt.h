@@ -115,6 +115,9 @@ class Attempt {
   // One poll of everything, and all input that it found.
   void wait_for_events(std::optional<Time> until = {});
   void take_signal(int signal);
+  bool asks_to_leave(int signal);
+  void look_for_leave();
+  void leave_for_another_host();
   void take_orders();
   void say_if_served();
   void say_lost_output();
@@ -171,8 +174,10 @@ class Attempt {
   bool said_lost_output_ = false;
   bool reader_lost_ = false;
   bool said_served_ = false;
-  bool lapsed_ = false;             // the others have given this agent up while it was stopped
-  bool leaves_ = false;             // the others continue without this host
+  bool lapsed_ = false;  // the others have given this agent up while it was stopped
+  bool leaves_ = false;  // the others continue without this host
+  // Until then the first agent says whether another host takes this one's place.
+  std::optional<Time> leaves_by_;
   std::optional<int> stop_signal_;  // the first to this agent that ends the job, or its part in it
   int signals_ = 0;                 // number of signals
   std::optional<Spares> spares_;

@@ -17,14 +17,51 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kGroupPause = std::chrono::milliseconds(2);
 constexpr auto kKilledGroupTimeout = std::chrono::seconds(2);
+// For the first agent's answer, which takes one second, and a heartbeat more where the question is
+// lost.
+constexpr auto kLeaveAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
+// A host whose place another one may take asks first: ranks that are told to stop would make those
+// of the other hosts stop, too.
+bool Attempt::asks_to_leave(int signal) {
+  if (signal != SIGTERM || stop_signal_ || supervisor_.done() || supervisor_.stopping() ||
+      !job_.peers.may_give_place())
+    return false;
+  stop_signal_ = signal;
+  leaves_by_ = Clock::now() + kLeaveAnswer;
+  AgentMessage message;
+  message.kind = AgentMessage::Kind::kLeave;
+  message.text = signal_name(signal);
+  job_.peers.tell(message);
+  return true;
+}
+
+// Without an answer the job stops, as it was asked to.
+void Attempt::look_for_leave() {
+  if (!leaves_by_ || Clock::now() < *leaves_by_) return;
+  leaves_by_.reset();
+  if (!supervisor_.stopping()) take_signal(SIGTERM);
+}
+
+void Attempt::leave_for_another_host() {
+  if (leaves_ || !stop_signal_) return;
+  leaves_by_.reset();
+  leaves_ = true;
+  const std::string why = signal_name(*stop_signal_) + ": another host takes this one's place";
+  context_.err.put(-2, {"[lockstep] " + why + "; the ranks here end\n"}, "");
+  write_last_traces(why);
+  obey(supervisor_.on_signal(SIGKILL, Clock::now(), /*relayed=*/true));
+}
+
 void Attempt::take_signal(int signal) {
+  if (asks_to_leave(signal)) return;
   obey(orders_of_signal(signal));
   // Ranks that were already told to stop might be followed by new ones, which a signal that stops
   // the job prevents.
   const bool stops = signal != SIGUSR1 && signal != SIGUSR2;
+  if (stops) leaves_by_.reset();
   if (stops && !stop_signal_ && (supervisor_.stop_signal() || !job_.peers.last_word()))
     stop_signal_ = signal;
   AgentMessage message;
@@ -45,6 +82,10 @@ void Attempt::take_orders() {
   // Messages for the next generation wait for it.
   if (job_.peers.plan()->generation != job_.node.generation) return;
   while (const auto order = job_.peers.next_order()) {
+    if (order->leave) {
+      leave_for_another_host();
+      continue;
+    }
     if (order->well) {
       obey(supervisor_.on_stop(Clock::now()));
       continue;

@@ -76,6 +76,7 @@ Follower::Step Follower::on_message(const AgentMessage& message) {
       break;
     case Kind::kWaitInVain:
     case Kind::kStoodStill:
+    case Kind::kLeave:
       if (running) step.hear.push_back(message);
       break;
     case Kind::kSignal:
@@ -96,7 +97,8 @@ AgentMessage Follower::tell(AgentMessage message) {
   if (message.kind == Kind::kEnded) state_ = State::kEnded;
   const bool to_be_answered =
       message.kind == Kind::kEnded ||
-      (!stopped_ && (message.kind == Kind::kFailed || message.kind == Kind::kServed));
+      (!stopped_ && (message.kind == Kind::kFailed || message.kind == Kind::kServed ||
+                     message.kind == Kind::kLeave));
   if (to_be_answered) unanswered_ = message;
   return message;
 }

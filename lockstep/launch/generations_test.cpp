@@ -28,7 +28,7 @@ TEST(Generations, OneFormsAndTheJobIsDoneWhenNothingGoesWrong) {
 
 // Runs random jobs with random failures. Prints what happened, and the seed of a failing schedule.
 void run_schedules(Lead lead, int schedules, bool spares = false) {
-  int generations = 0, done = 0, failed = 0, leaders = 0, moves = 0;
+  int generations = 0, done = 0, failed = 0, leaders = 0, moves = 0, left = 0;
   int64_t messages = 0;
   for (int seed = 1; seed <= schedules; ++seed) {
     std::mt19937_64 random(static_cast<uint64_t>(seed));
@@ -62,7 +62,7 @@ void run_schedules(Lead lead, int schedules, bool spares = false) {
     weather.comes_back = 0.7;
     weather.cut = any(0.03);
     weather.rank_dies = any(spares ? 0.02 : 0.5);
-    weather.leaves = spares ? 0 : any(0.01);
+    weather.leaves = any(0.01);
     weather.away = any(0.05);
     weather.until = seconds(from_to(5, 120));
     World world(job, weather, static_cast<uint64_t>(seed));
@@ -72,13 +72,15 @@ void run_schedules(Lead lead, int schedules, bool spares = false) {
     failed += world.failed();
     leaders += world.leaders();
     moves += world.moves();
+    left += world.left();
     messages += world.messages();
   }
   std::printf(
-      "[ measured ] %d schedules: %d generations, %d leaders, %d moves, %d agents ended well, %d "
-      "with a message, %lld messages\n",
-      schedules, generations, leaders, moves, done, failed, static_cast<long long>(messages));
+      "[ measured ] %d schedules: %d generations, %d leaders, %d moves, %d hosts left, %d "
+      "agents ended well, %d with a message, %lld messages\n",
+      schedules, generations, leaders, moves, left, done, failed, static_cast<long long>(messages));
   EXPECT_EQ(moves > schedules / 10, spares) << moves << " hosts were replaced";
+  EXPECT_EQ(left > schedules / 100, spares) << left << " hosts gave their place up";
   EXPECT_GT(generations, schedules) << "jobs are started anew";
   EXPECT_GT(leaders, schedules);
   EXPECT_GT(done, schedules / 2) << "many get done";

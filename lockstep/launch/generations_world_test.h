@@ -96,6 +96,7 @@ class World {
   int failed() const { return failed_; }  // agents that failed with a message
   int leaders() const { return leaders_; }
   int moves() const { return moves_; }  // places that another host got while the others ran
+  int left() const { return left_; }    // hosts that gave their place up
 
  private:
   struct Process {
@@ -109,6 +110,8 @@ class World {
     Leader::Member member = -1;
     Time heard, lost_at, refused_since{};
     bool lost = false, refused = false;
+    bool asked = false;  // it would leave
+    bool ran = false;    // the newest generation that it knows, led by another
     // Kept over connections like in joining.cpp and agent.cpp, including those that were lost
     // before a generation began.
     int seen = -1;
@@ -146,15 +149,16 @@ class World {
       Process& p = *processes_[i];
       if (!p.alive || p.ended) continue;
       if (chance(weather_.crash)) {
+        // Of its process alone, or of its host, which takes longer to begin anew than its peers to
+        // give it up.
+        const bool of_host = chance(0.5);
+        if (!of_host) close_all(p);
         p.alive = false;
+        const milliseconds away = (of_host ? 2 * job_.silence : milliseconds(0));
         if (chance(weather_.comes_back))
-          at(now_ + milliseconds(below(20'000)), [this, host = p.host] { start(host); });
+          at(now_ + away + milliseconds(below(20'000)), [this, host = p.host] { start(host); });
       } else if (!p.leader && p.leads >= 0 && p.follower && chance(weather_.leaves)) {
-        AgentMessage leave;
-        leave.kind = Kind::kLeave;
-        leave.text = "SIGTERM";
-        say(p, p.follower->tell(leave));
-        end(p, true);
+        leave(p);
       }
     }
     for (auto&& cut : cut_) {
@@ -171,6 +175,27 @@ class World {
     if (stormy()) return at(now_ + seconds(1), [this] { storm(); });
     std::fill(cut_.begin(), cut_.end(), false);
     come_back();
+  }
+  // SIGTERM to an agent.
+  void leave(Process& p) {
+    AgentMessage leave;
+    leave.kind = Kind::kLeave;
+    leave.text = "SIGTERM";
+    if (job_.spares == 0 || p.runs < 0) {
+      say(p, p.follower->tell(leave));
+      return end(p, true);
+    }
+    if (std::exchange(p.asked, true)) return;
+    say(p, p.follower->tell(leave));
+    at(now_ + seconds(3), [this, n = p.number, life = p.life] {
+      Process& own = process(n);
+      if (!own.alive || own.ended || own.life != life || own.leads < 0) return;
+      AgentMessage signal;
+      signal.kind = Kind::kSignal;
+      signal.number = 15;
+      say(own, own.follower->tell(signal));
+      stop_ranks(own);
+    });
   }
   void come_back() {
     if (!away_) return;
@@ -248,9 +273,9 @@ class World {
 
   void step_down(Process& p) {
     p.seen = std::max(p.seen, p.leader->generation());
-    for (const auto& [member, number] : members_)
-      if (process(number).leads == p.number && process(number).member == member) close(p, member);
+    close_all(p);
     retired_.push_back(std::move(p.leader));
+    p.ran = p.ran && !p.introduced;
     p.introduced = false;
     lose(p);
   }
@@ -286,7 +311,8 @@ class World {
       ++leaders_;
       p.introduced = true;
       p.leader->skip_to(p.election->newest());
-      if (p.election->newest() > p.seen)
+      const auto begun = newest_.find(p.number);
+      if (p.election->newest() > (begun == newest_.end() ? -1 : begun->second))
         p.leader->wait_until(ranks_gone_by(now_, seconds(1), kGrace));
       introduce(p);
     }
@@ -375,6 +401,9 @@ class World {
     join.min_nodes = job_.min;
     join.seen = p.seen;
     join.known = p.known;
+    join.ran = p.ran;
+    join.old_ranks_for =
+        std::max(milliseconds(0), std::chrono::ceil<milliseconds>(p.ranks_until - now_));
     join.endpoint = p.host < job_.endpoints && job_.endpoints > 1 ? p.host : -1;
     p.follower = std::make_unique<Follower>(join);
     say(p, p.follower->beat());
@@ -437,6 +466,20 @@ class World {
     if (from != Leader::kSelf && message.kind != Kind::kJoin && !p.leader->present(from))
       return close(p, from);
     dispatch(p, p.leader->on_message(from, message, "10.0.0." + std::to_string(from), now_));
+  }
+
+  // The connections of a process that has ended are closed by its system.
+  void close_all(const Process& p) {
+    if (p.leader) {
+      for (const auto& [member, number] : members_)
+        if (process(number).leads == p.number && process(number).member == member) close(p, member);
+    } else if (p.leads >= 0) {
+      carry(p.host, process(p.leads).host, [this, to = p.leads, member = p.member] {
+        Process& first = process(to);
+        if (first.alive && !first.ended && first.leader && first.introduced)
+          dispatch(first, first.leader->on_lost(member, "its connection was closed", now_));
+      });
+    }
   }
 
   // Closes the connection of a member.
@@ -507,8 +550,14 @@ class World {
   void hear(Process& p, const AgentMessage& message) {
     if (message.kind == Kind::kStart) {
       begin(p, message.plan);
+    } else if (message.kind == Kind::kWait) {
+      p.ran = false;
     } else if (message.kind == Kind::kStop) {
       stop_ranks(p);
+    } else if (message.kind == Kind::kLeave && p.asked) {
+      ++left_;
+      ranks_ended(p, false);
+      end(p, true);
     } else if (message.kind == Kind::kOver && !p.ended) {
       if (p.runs >= 0 && message.exit_code == 0) fail("the job is over while ranks run");
       (message.exit_code == 0 ? done_ : failed_) += 1;
@@ -526,6 +575,7 @@ class World {
       check_move(p, plan);
     }
     p.runs = plan.generation;
+    p.ran = true;
     p.place = plan.node_rank;
     p.of = p.leads;
     const uint64_t life = ++p.life;
@@ -572,7 +622,7 @@ class World {
     p.leads = -1;
     p.lost_at = now_;
     p.lost = true;
-    p.ranks_until = silent ? ranks_gone_by(now_, seconds(1), kGrace) : Time{};
+    p.ranks_until = silent || p.election ? ranks_gone_by(now_, seconds(1), kGrace) : Time{};
     ++p.life;
     if (job_.on_failure != OnFailure::kRestart && job_.spares == 0) return end(p, false);
     if (p.election) p.election->look(now_);
@@ -734,7 +784,7 @@ class World {
   std::set<int> over_;
   std::string trouble_;
   milliseconds met_{0};
-  int messages_ = 0, done_ = 0, failed_ = 0, leaders_ = 0, first_hosts_ = 0, moves_ = 0;
+  int messages_ = 0, done_ = 0, failed_ = 0, leaders_ = 0, first_hosts_ = 0, moves_ = 0, left_ = 0;
 };
 
 }  // namespace generations_world

@@ -56,6 +56,10 @@ bool JoinedAgent::may_leave() const {
          nodes_.min_nodes < nodes_.nodes;
 }
 
+bool JoinedAgent::may_give_place() const {
+  return nodes_.spare_nodes > 0 && !closed_ && !last_word();
+}
+
 // Where the leader is lost, the ranks here are being stopped.
 std::optional<Peers::Time> JoinedAgent::given_up_at() const {
   return (closed_ || last_word() ? Clock::now() : next_beat_ - nodes_.beat) + nodes_.silence;
@@ -87,7 +91,9 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   // An agent that is joining tries again, and so does one whose host may have ranks again.
   const bool comes_back = on_failure_of(options_) == OnFailure::kRestart || nodes_.spare_nodes > 0;
   if (!for_good && (!plan() || comes_back)) {
-    set_lost(how, silent ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
+    // An agent that was elected and leads no more closes its connections while its ranks end.
+    const bool may_run = silent || nodes_.server == NodesOptions::Server::kElected;
+    set_lost(how, may_run ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
     return;
   }
   AgentMessage over;

@@ -21,6 +21,7 @@ class JoinedAgent final : public Peers {
   bool left() override;
   const Secret& secret() const override { return nodes_.secret; }
   bool may_leave() const override;
+  bool may_give_place() const override;
   std::optional<Time> given_up_at() const override;
   bool others_sleep_too() const override;
 

@@ -257,6 +257,7 @@ class Joining {
     has_met_ = true;
     former_.seen = peers.seen();
     former_.known = peers.known();
+    former_.ran = former_.ran && peers.waits().empty();  // otherwise others run, without this one
     former_.ranks_until = std::max(former_.ranks_until, peers.lost_ranks_until());
     // One that waited, as a spare, knows as well that the job runs.
     const bool runs = !former_.lost.empty() || !peers.waits().empty();

@@ -19,6 +19,10 @@ constexpr auto kSameMoment = std::chrono::seconds(1);
 // In addition to the grace: the time for an agent to end its ranks and report that.
 constexpr auto kStopSlack = std::chrono::seconds(10);
 
+// Whoever ends a job on several hosts may signal their agents one after another: then no host is
+// replaced, and all ranks may save their work.
+constexpr auto kOthersToo = std::chrono::seconds(1);
+
 enum Weight { kLostAgent, kKilled, kOther, kWaited };
 
 }  // namespace
@@ -104,6 +108,7 @@ AgentMessage Leader::word_to(const Agent& agent) const {
   if (!agent.member) return {};
   if (phase_ == Phase::kRunning && !agent.started) return about(Kind::kStart, agent);
   if (phase_ == Phase::kStopping && !agent.ended) return stop_order(agent);
+  if (agent.leaving && !agent.gives_up.empty()) return about(Kind::kLeave, agent);
   if (phase_ == Phase::kRunning && services_stopped_ && !agent.ended)
     return about(Kind::kStopServices, agent);
   return {};
@@ -118,7 +123,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
   agent.heard = now;
   if (phase_ == Phase::kOver) return from == kSelf ? Sends{} : Sends{{from, over_}};
   if (message.kind == Kind::kSignal) return on_signal(from, agent, message.number, now);
-  if (message.kind == Kind::kLeave) return on_leave(from, message.text, now);
+  if (message.kind == Kind::kLeave) return on_leave(from, message, now);
   if (message.generation != agent.plan.generation) return {};
   if (agent.candidate && message.kind == Kind::kReady) return take_place(from, now);
   if (!agent.member) return {};
@@ -200,10 +205,17 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
   return sends;
 }
 
-Leader::Sends Leader::on_leave(Member from, const std::string& why, Time now) {
+Leader::Sends Leader::on_leave(Member from, const AgentMessage& message, Time now) {
   Agent& agent = agents_.at(from);
+  const std::string& why = message.text;
+  if (agent.leaving || agent.leaves_at) return {};
+  if (has_spares() && agent.member && phase_ == Phase::kRunning) {
+    if (message.generation != agent.plan.generation || agent.ended) return {};
+    agent.leaves_at = now + kOthersToo;
+    agent.why_leaves = why;
+    return {};
+  }
   if (!restarts_allowed()) return on_signal(from, agent, SIGTERM, now);
-  if (agent.leaving) return {};
   agent.leaving = true;
   uncount(agent, now);
   if (!agent.member || phase_ == Phase::kMeeting || phase_ == Phase::kProposing)
@@ -436,6 +448,7 @@ Leader::Sends Leader::on_time(Time now) {
   append(sends, form_if_enough(now));
   append(sends, take_newcomers_in(now));
   append(sends, tend_vacancies(now));
+  append(sends, let_leave(now));
   if (phase_ == Phase::kOver) return sends;
   if (now >= next_beat_) {
     next_beat_ = now + options_.beat;
@@ -470,10 +483,13 @@ Leader::Time Leader::next_time() const {
     next = std::min(next, join_by_);
     // Where a majority was waited for, the last call is long over.
     if (hosts_ >= min_nodes() && agents_.contains(kSelf) && why_no_majority().empty())
-      next = std::min(next, std::max(not_before_, changed_at_ + options_.last_call));
+      next = std::min(next, std::max(not_before_, changed_at_ + last_call()));
   }
   if (to_claim()) next = std::min(next, join_by_);
-  if (take_in_at_ && phase_ == Phase::kRunning) next = std::min(next, *take_in_at_);
+  if (phase_ != Phase::kRunning) return next;
+  if (take_in_at_) next = std::min(next, *take_in_at_);
+  for (const auto& [member, agent] : agents_)
+    if (agent.leaves_at) next = std::min(next, *agent.leaves_at);
   return next;
 }
 

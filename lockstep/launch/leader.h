@@ -121,8 +121,12 @@ class Leader {
   bool present(Member member) const;
   // Whether it waits for signs of life of all agents, this one included, before it decides.
   bool asks() const { return !vacancies_.empty(); }
-  // Whether hosts that it does not hear, spares and lost ones, are enough for a generation.
-  bool others_may_begin() const { return has_spares() && hosts_ <= options_.spare_nodes; }
+  // Whether hosts that it does not hear may be enough for a generation: lost ones, spares, and those
+  // that have not come.
+  bool others_may_begin() const {
+    const int unheard = options_.nodes + options_.spare_nodes - hosts_;
+    return (restarts_allowed() || has_spares()) && unheard >= min_nodes();
+  }
   // Lines for the user about what was decided since the last call.
   std::vector<std::string> take_lines() { return std::exchange(lines_, {}); }
 
@@ -133,6 +137,7 @@ class Leader {
     NodeIntroduction introduction;
     uint16_t port = 0;
     int seen = -1, restarts = 0, endpoint = -1;
+    bool ran = false;
     std::string job;
     Time heard;
     bool counted = false;       // in hosts_
@@ -150,6 +155,8 @@ class Leader {
     bool said_spare = false;
     bool lost_output = false;
     bool leaving = false;
+    std::optional<Time> leaves_at = {};  // if a spare takes its place; otherwise all stop
+    std::string why_leaves = {};
     bool lost = false;
     NodePlan plan;
   };
@@ -199,7 +206,7 @@ class Leader {
   Sends start_if_all_ready(Time now);
   Sends start(Time now);
   Sends on_signal(Member from, const Agent& agent, int signal, Time now);
-  Sends on_leave(Member from, const std::string& why, Time now);
+  Sends on_leave(Member from, const AgentMessage& message, Time now);
   Sends on_ended(Member from, const AgentMessage& message, Time now);
   Sends fail(Cause cause, Time now);
   Sends stop(std::optional<Member> but, Time now, bool asked);
@@ -207,6 +214,9 @@ class Leader {
   Cause loss_of(Member member, const std::string& how, Time now) const;
   bool gives_place_up(Agent& agent, const AgentMessage& failed) const;
   bool lacks_first_hosts() const;
+  bool takes_over() const;
+  std::chrono::milliseconds last_call() const;
+  bool lacks_former_hosts() const;
   AgentMessage stop_order(const Agent& agent) const;
   bool all_well() const;
   void plan_to_take_in(Time now);
@@ -216,6 +226,8 @@ class Leader {
   // In leader_vacancies.cpp.
   void vacate(Member member, Cause cause, Time now);
   Sends tend_vacancies(Time now);
+  Sends let_leave(Time now);
+  bool can_replace(const Agent& agent) const;
   Sends offer(Vacancy& vacancy, Time now);
   Sends take_place(Member member, Time now);
   Sends begin_in_place(Member member);
@@ -225,6 +237,7 @@ class Leader {
   bool all_heard_since(Time time) const;
   bool past_end() const;
   void say_spares();
+  static bool is_spare_for(const NodePlan& plan, const Agent& agent);
   std::optional<Member> spare_for(const NodePlan& plan) const;
   std::optional<Member> candidate(bool ready) const;
   Sends end(const Cause* cause);
@@ -260,6 +273,7 @@ class Leader {
   };
   Size size_, former_size_;     // of this generation, and of the previous one that ran
   std::string reason_;          // why there is a new generation
+  bool has_led_ = false;        // a generation
   bool final_ = false;          // the job ends with this generation
   std::set<Member> signalled_;  // agents that were told to stop by a signal
   std::map<Member, Agent> agents_;

@@ -266,7 +266,7 @@ TEST_F(GenerationsOfALeader, WhereNothingIsStartedAnewAnAgentThatStoodStillIsThe
 TEST_F(GenerationsOfALeader, OneThatHasSeenMoreRaisesTheNumber) {
   join(0);
   join(1, -1, "", 6);
-  const auto sends = wait(seconds(5));
+  const auto sends = wait(seconds(15));
   ASSERT_FALSE(sends.empty());
   EXPECT_EQ(sends[0].message.plan.generation, 7);
 }
@@ -445,8 +445,48 @@ TEST_F(GenerationsOfALeader, AJobHasOneNameInAllGenerationsWhoeverLeads) {
   AgentMessage knows = join_message(1, -1, "", 1);
   knows.job = "first";
   say(1, knows);
-  EXPECT_THAT(name_in(wait(seconds(5))), ElementsAre("first")) << "a leader that was lost";
+  EXPECT_THAT(name_in(wait(seconds(15))), ElementsAre("first")) << "a leader that was lost";
   EXPECT_EQ(decode_agent_message(encode(knows)).job, "first");
+}
+
+// Those that have not joined may still have to notice the loss, and then end their ranks.
+TEST_F(GenerationsOfALeader, HostsThatRanUnderALostLeaderAreWaitedForUntilTheirRanksMustHaveEnded) {
+  const auto meets = [&] {
+    leader_ = Leader(options(), now_);
+    join(0);
+    join(1, -1, "", /*seen=*/3);
+  };
+  meets();
+  EXPECT_THAT(told(wait(seconds(14)), Kind::kPlan), IsEmpty());
+  EXPECT_EQ(leader_.next_time(), now_ + seconds(1)) << "silence, a heartbeat, grace and a second";
+  EXPECT_THAT(told(wait(seconds(1)), Kind::kPlan), ElementsAre(0, 1));
+  meets();
+  join(2);
+  EXPECT_THAT(told(join(3), Kind::kPlan), ElementsAre(0, 1, 2, 3)) << "no other can come";
+}
+
+// An agent that was elected ends its ranks after it has closed the connections of the others.
+TEST_F(GenerationsOfALeader, RanksOfTheAgentThatLedAreWaitedForAsLongAsTheyMayRun) {
+  for (const int member : {0, 1, 2}) join(member);
+  AgentMessage last = join_message(3, -1, "", 2);
+  last.old_ranks_for = seconds(7);
+  EXPECT_THAT(say(3, last), IsEmpty());
+  EXPECT_THAT(told(wait(seconds(6)), Kind::kPlan), IsEmpty());
+  EXPECT_THAT(told(wait(seconds(1)), Kind::kPlan), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(decode_agent_message(encode(last)).old_ranks_for, seconds(7));
+}
+
+TEST_F(GenerationsOfALeader, OthersMayBeginWhereEnoughHostsAreNotHeard) {
+  LeaderOptions some = options();
+  leader_ = Leader(some, now_);
+  for (const int member : {0, 1}) join(member);
+  EXPECT_TRUE(leader_.others_may_begin()) << "2 of at most 4, of which 2 are enough";
+  join(2);
+  EXPECT_FALSE(leader_.others_may_begin());
+  some.on_failure = OnFailure::kStop;
+  leader_ = Leader(some, now_);
+  join(0);
+  EXPECT_FALSE(leader_.others_may_begin()) << "there is one generation";
 }
 
 TEST_F(GenerationsOfALeader, WhoWaitsInVainIsToldToTheOtherHosts) {

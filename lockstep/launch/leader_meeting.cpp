@@ -137,12 +137,15 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   if (const auto it = by_id_.find(message.agent); !message.agent.empty() && it != by_id_.end())
     sends = on_lost(it->second, "it connected anew", now);
   if (phase_ == Phase::kOver) return sends;
+  if (phase_ == Phase::kMeeting && message.old_ranks_for.count() > 0)
+    wait_until(now + message.old_ranks_for);
   Agent agent;
   agent.id = message.agent;
   agent.introduction = message.introduction;
   agent.introduction.address = address;
   agent.port = message.port;
   agent.seen = message.seen;
+  agent.ran = message.ran;
   agent.endpoint = message.endpoint;
   agent.restarts = message.restarts;
   agent.job = message.job;
@@ -234,9 +237,33 @@ Formation Leader::formation() const {
 Leader::Sends Leader::form_if_enough(Time now) {
   if (phase_ != Phase::kMeeting || !agents_.contains(kSelf) || hosts_ < min_nodes()) return {};
   if (now < not_before_ || !why_no_majority().empty()) return {};
-  const bool waited = same_hosts_ || now >= changed_at_ + options_.last_call;
-  const bool all = hosts_ >= options_.nodes && !lacks_first_hosts();
+  const bool waited = same_hosts_ || now >= changed_at_ + last_call();
+  const bool all = hosts_ >= options_.nodes && !lacks_first_hosts() && !lacks_former_hosts();
   return all || waited ? propose(now) : Sends{};
+}
+
+// Whether the job ran before, led by another agent.
+bool Leader::takes_over() const {
+  return !has_led_ && std::any_of(agents_.begin(), agents_.end(),
+                                  [](const auto& entry) { return entry.second.seen >= 0; });
+}
+
+// Hosts that had ranks when their leader was lost join once those have ended. One that does not
+// come may not have noticed the loss yet.
+std::chrono::milliseconds Leader::last_call() const {
+  if (!takes_over()) return options_.last_call;
+  const Time gone = ranks_gone_by(Time{}, options_.beat, options_.grace) + options_.silence;
+  return std::max(options_.last_call,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(gone - Time{}));
+}
+
+// Spares may be enough for a generation while hosts that had ranks, the leader's aside, still end
+// them.
+bool Leader::lacks_former_hosts() const {
+  if (!has_spares() || !takes_over()) return false;
+  const auto back = std::count_if(agents_.begin(), agents_.end(),
+                                  [](const auto& entry) { return entry.second.ran; });
+  return back < options_.nodes - 1;
 }
 
 // Whether spares are there before hosts that should have ranks instead.
@@ -312,6 +339,7 @@ Leader::Sends Leader::start_if_all_ready(Time now) {
 
 Leader::Sends Leader::start(Time now) {
   phase_ = Phase::kRunning;
+  has_led_ = true;
   if (options_.endpoints > 1) {
     known_ = {formation()};
     known_.front().begun = true;

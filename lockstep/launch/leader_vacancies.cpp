@@ -1,5 +1,7 @@
 // The part of Leader that gives the place of a lost host to another one, while the ranks of the
 // others run.
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -140,13 +142,48 @@ bool Leader::past_end() const {
   });
 }
 
+bool Leader::is_spare_for(const NodePlan& plan, const Agent& agent) {
+  const bool free = !agent.member && !agent.candidate && !agent.lost && !agent.leaving;
+  return free && !agent.unfit && agent.counted && agent.introduction.ranks >= plan.local_ranks;
+}
+
 std::optional<Leader::Member> Leader::spare_for(const NodePlan& plan) const {
-  for (const auto& [member, agent] : agents_) {
-    const bool free = !agent.member && !agent.candidate && !agent.lost && !agent.leaving;
-    if (free && !agent.unfit && agent.counted && agent.introduction.ranks >= plan.local_ranks)
-      return member;
-  }
+  for (const auto& [member, agent] : agents_)
+    if (is_spare_for(plan, agent)) return member;
   return std::nullopt;
+}
+
+// Whether enough spares fit for all places that are free or will be, the agent's among them.
+bool Leader::can_replace(const Agent& leaving) const {
+  auto places = std::count_if(vacancies_.begin(), vacancies_.end(),
+                              [](const Vacancy& vacancy) { return !vacancy.candidate; });
+  for (const auto& [member, agent] : agents_) {
+    if (agent.leaves_at || !agent.gives_up.empty()) ++places;
+    if (is_spare_for(leaving.plan, agent)) --places;
+  }
+  return places <= 0;
+}
+
+// Decides about the hosts whose agents were asked to leave: a spare takes the place, or the job
+// stops as it was asked to.
+Leader::Sends Leader::let_leave(Time now) {
+  Sends sends;
+  for (auto& [member, agent] : agents_) {
+    if (!agent.leaves_at || phase_ != Phase::kRunning || now < *agent.leaves_at) continue;
+    const bool replaced = can_replace(agent);
+    agent.leaves_at.reset();
+    if (agent.ended) continue;
+    if (replaced) {
+      agent.leaving = true;
+      agent.gives_up = "left the job: " + agent.why_leaves;
+      uncount(agent, now);
+      sends.push_back({member, about(Kind::kLeave, agent)});
+    } else {
+      append(sends, on_signal(member, agent, SIGTERM, now));
+      sends.push_back({member, stop_order(agent)});
+    }
+  }
+  return sends;
 }
 
 // Each once.

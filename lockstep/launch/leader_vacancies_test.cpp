@@ -17,6 +17,7 @@ namespace leader_vacancies_test {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -42,7 +43,7 @@ class PlaceOfALostHost : public testing::Test {
     if (leader_.to_claim() == 0) leader_.on_claimed(0, true, 0, now_);
     beat({0, 1, 2});
   }
-  Leader::Sends join(int member, int ranks = 2, int seen = -1) {
+  Leader::Sends join(int member, int ranks = 2, int seen = -1, bool ran = false) {
     AgentMessage message;
     message.kind = Kind::kJoin;
     message.agent = "agent" + std::to_string(member);
@@ -51,6 +52,7 @@ class PlaceOfALostHost : public testing::Test {
     message.run_id = "job";
     message.port = static_cast<uint16_t>(5000 + member);
     message.seen = seen;
+    message.ran = ran;
     return leader_.on_message(member, message, member == 0 ? "" : "10.0.0.9", now_);
   }
   static AgentMessage of(Kind kind, int generation) {
@@ -78,6 +80,11 @@ class PlaceOfALostHost : public testing::Test {
     Leader::Sends all = leader_.on_time(now_);
     for (Leader::Send& send : beat(members)) all.push_back(std::move(send));
     return all;
+  }
+  Leader::Sends ask_to_leave(int member) {
+    AgentMessage message = of(Kind::kLeave, 0);
+    message.text = "SIGTERM";
+    return leader_.on_message(member, message, "", now_);
   }
   Leader::Sends lose(int member) { return leader_.on_lost(member, "closed", now_); }
   // Each once: what is not answered is said again with the next sign of life.
@@ -316,6 +323,68 @@ TEST_F(PlaceOfALostHost, DoesNotKeepTheJobFromBeingStopped) {
       << "its ranks had not done their work";
 }
 
+// SIGTERM to an agent that does not lead, as on a machine that is drained.
+TEST_F(PlaceOfALostHost, IsGivenUpBySignalWhereASpareWaits) {
+  begin(options());
+  join(3);
+  lines();
+  EXPECT_THAT(ask_to_leave(2), IsEmpty()) << "other agents may get the signal, too";
+  EXPECT_EQ(leader_.next_time(), now_ + seconds(1));
+  Leader::Sends sends = a_second({0, 1});
+  EXPECT_THAT(told(sends, Kind::kLeave), ElementsAre(2));
+  EXPECT_THAT(told(sends, Kind::kStop), IsEmpty());
+  EXPECT_THAT(told(sends, Kind::kPlan), IsEmpty()) << "its ranks have not ended";
+  EXPECT_THAT(told(a_second({0, 1}), Kind::kLeave), ElementsAre(2)) << "until it has obeyed";
+  say(2, Kind::kEnded, 0);
+  sends = a_second({0, 1});
+  EXPECT_THAT(told(sends, Kind::kPlan), ElementsAre(3)) << "and not the host that has left";
+  EXPECT_EQ(first(sends, Kind::kPlan).plan.first_rank, 4);
+  EXPECT_THAT(lose(2), IsEmpty());
+  EXPECT_THAT(told(say(3, Kind::kReady, 1), Kind::kStart), ElementsAre(3));
+  EXPECT_EQ(
+      lines(),
+      "[lockstep] the agent on host2 (10.0.0.9, ranks 4 to 5) left the job: SIGTERM; ranks 4 to 5 "
+      "are started on host3\n");
+}
+
+TEST_F(PlaceOfALostHost, IsNotGivenUpWhereTheWholeJobIsStopped) {
+  for (const int stopped : {0, 1}) {
+    begin(options());
+    join(3);
+    ask_to_leave(2);
+    AgentMessage signal;
+    signal.number = SIGTERM;
+    signal.kind = Kind::kSignal;
+    EXPECT_THAT(told(leader_.on_message(stopped, signal, "", now_), Kind::kSignal),
+                ElementsAre(stopped == 0 ? 1 : 0, 2, 3));
+    EXPECT_THAT(told(a_second({0, 1}), Kind::kLeave), IsEmpty());
+    for (const int member : {0, 1}) say(member, Kind::kEnded, 0);
+    EXPECT_EQ(first(say(2, Kind::kEnded, 0), Kind::kOver).exit_code, 0) << "all have saved";
+  }
+}
+
+TEST_F(PlaceOfALostHost, IsGivenUpByNoMoreHostsThanThereAreSpares) {
+  begin(options());
+  join(3);
+  ask_to_leave(1);
+  ask_to_leave(2);
+  const Leader::Sends sends = a_second({0});
+  EXPECT_THAT(told(sends, Kind::kLeave), IsEmpty());
+  EXPECT_THAT(told(sends, Kind::kStop), Contains(1)) << "the job stops, as it was asked to";
+  EXPECT_THAT(told(sends, Kind::kSignal), ElementsAre(0, 2, 3));
+}
+
+TEST_F(PlaceOfALostHost, IsNotGivenUpWhereNoSpareWaits) {
+  begin(options());
+  join(3, /*ranks=*/1);
+  ask_to_leave(2);
+  const Leader::Sends sends = a_second({0, 1});
+  EXPECT_THAT(told(sends, Kind::kSignal), ElementsAre(0, 1, 3));
+  EXPECT_THAT(told(sends, Kind::kStop), Contains(2));
+  for (const int member : {0, 1}) say(member, Kind::kEnded, 0);
+  EXPECT_EQ(first(say(2, Kind::kEnded, 0), Kind::kOver).exit_code, 0);
+}
+
 TEST_F(PlaceOfALostHost, IsNotLeftEmptyWhereAnAgentEndsItsRanksEarly) {
   begin(options());
   EXPECT_THAT(told(leader_.on_message(2, of(Kind::kEnded, 0), "", now_), Kind::kStop),
@@ -334,6 +403,15 @@ TEST(FollowerThatIsASpare, LearnsItOnceAlsoWhereItCameBeforeTheJobBegan) {
   EXPECT_TRUE(follower.on_message(sign).hear.empty());
   EXPECT_EQ(follower.on_message(wait).hear.size(), 1u);
   EXPECT_TRUE(follower.on_message(wait).hear.empty());
+}
+
+// Spares would be enough for a generation at once.
+TEST_F(PlaceOfALostHost, AnotherLeaderWaitsForTheHostsThatRanUnderTheLostOne) {
+  leader_ = Leader(options(), now_);
+  for (const int member : {0, 3, 4}) EXPECT_THAT(join(member, 2, /*seen=*/0), IsEmpty());
+  EXPECT_THAT(join(1, 2, 0, /*ran=*/true), IsEmpty()) << "host 2 may still end its ranks";
+  EXPECT_THAT(told(join(2, 2, 0, /*ran=*/true), Kind::kPlan), ElementsAre(0, 1, 2))
+      << "all but the one that led";
 }
 
 TEST_F(PlaceOfALostHost, HostsWithTheLowestNumbersBeginTheJob) {

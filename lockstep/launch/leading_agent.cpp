@@ -72,6 +72,7 @@ LeadingAgent::LeadingAgent(const LaunchOptions& options, const Former& former,
       store_({listen, port}, nodes_.secret),
       leader_(leader_options(options, former), Clock::now()),
       endpoint_(former.endpoint),
+      begun_(former.plan.job.empty() ? -1 : former.plan.generation),
       look_at_(Clock::now() + nodes_.beat),
       reached_at_(listen),
       note_at_(Clock::now() + kNoteAfter) {
@@ -124,8 +125,9 @@ void LeadingAgent::hold_election(PollSet& polls) {
     return step_down(election_->name() + " was not reached, and the other hosts may begin anew");
   if (!introduced_) {
     introduced_ = true;
-    // It has not met the agent that led, whose ranks may not know yet that it leads no more.
-    if (election.newest() > seen())
+    // It was not led by the agent that formed that generation, whose ranks may not know yet that it
+    // leads no more. A number that this agent has proposed itself may be the other one's by now.
+    if (election.newest() > begun_)
       leader_.wait_until(ranks_gone_by(now, nodes_.beat, options_.grace));
     leader_.skip_to(election.newest());
     say(beat());

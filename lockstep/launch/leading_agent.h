@@ -35,6 +35,7 @@ class LeadingAgent final : public Peers {
   void watch(PollSet& polls) override;
   bool left() override;
   std::optional<Time> given_up_at() const override;
+  bool leads() const override { return introduced_; }
   int seen() const override { return std::max(Peers::seen(), leader_.generation()); }
   const Secret& secret() const override { return nodes_.secret; }
 
@@ -76,6 +77,7 @@ class LeadingAgent final : public Peers {
   Leader leader_;
   bool introduced_ = false;
   const int endpoint_;  // among several, where it may lead; -1: there is one
+  const int begun_;     // the newest generation that this agent was part of before; -1: none
   Time look_at_;
   std::map<Leader::Member, Connection> connections_;
   Leader::Member next_member_ = Leader::kSelf + 1;

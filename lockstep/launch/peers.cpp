@@ -7,7 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <sstream>
 #include <utility>
 
@@ -53,6 +55,9 @@ void Peers::hear(const AgentMessage& message) {
       break;
     case AgentMessage::Kind::kStopServices:
       orders_.push_back({.well = true});
+      break;
+    case AgentMessage::Kind::kLeave:
+      orders_.push_back({.leave = true});
       break;
     case AgentMessage::Kind::kWaitInVain:
       others_wait_until_ = std::chrono::steady_clock::now() + kWaitInVain;
@@ -127,6 +132,10 @@ AgentMessage introduction(const LaunchOptions& options, const Former& former) {
   join.agent = former.agent;
   join.seen = former.seen;
   join.restarts = former.plan.restarts;
+  join.ran = former.ran;
+  join.old_ranks_for = std::max(std::chrono::milliseconds(0),
+                                std::chrono::ceil<std::chrono::milliseconds>(
+                                    former.ranks_until - std::chrono::steady_clock::now()));
   join.job = former.plan.job;
   join.known = former.known;
   join.endpoint = former.endpoint;

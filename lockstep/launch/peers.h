@@ -25,6 +25,7 @@ struct PeerOrder {
   bool well = false;  // nothing failed: services stop, since only they are left
   // Nothing failed: ranks stop for another generation, or for another agent's SIGTERM.
   bool asked = false;
+  bool leave = false;  // another host takes this one's place: its ranks end at once
 };
 
 // There are three kinds: AloneAgent, LeadingAgent and JoinedAgent. The first two own the Leader,
@@ -59,11 +60,15 @@ class Peers {
   const std::optional<NodePlan>& plan() const { return plan_; }
   // Whether this host may leave while the others continue.
   virtual bool may_leave() const { return false; }
+  // Whether another host may take this one's place, if the first agent knows one.
+  virtual bool may_give_place() const { return false; }
   // When the other agents continue without this one, unless they hear from it; its ranks must not
   // run any longer. nullopt: no agents can.
   virtual std::optional<Time> given_up_at() const { return std::nullopt; }
   // In that case: whether the agents that may do so are on this host, and sleep when it does.
   virtual bool others_sleep_too() const { return false; }
+  // Whether this agent is the first one, which leads.
+  virtual bool leads() const { return false; }
   // The newest generation whose plan this agent had, or gave to another, begun or not; -1: none.
   virtual int seen() const { return follower_.seen(); }
   // The generations that it knows, for the leader of the next one.
@@ -125,10 +130,11 @@ class Peers {
 
 // The former state of an agent that joins anew.
 struct Former {
-  std::string agent = {};     // its own name
-  int seen = -1;              // the newest generation whose plan it had
-  NodePlan plan = {};         // of the newest that it was part of
-  std::string lost = {};      // how the first agent was lost; "": this is the first time
+  std::string agent = {};  // its own name
+  int seen = -1;           // the newest generation whose plan it had
+  NodePlan plan = {};      // of the newest that it was part of
+  std::string lost = {};   // how the first agent was lost; "": this is the first time
+  bool ran = false;        // it was part of the newest generation that it knows, and did not lead
   Peers::Time ranks_until{};  // until when ranks of that agent's host may run
   // Where a second agent may lead: the generations that this one knows, and its own endpoint's
   // place.

@@ -56,30 +56,55 @@ class RunWithSpareNodes : public HostsTest {
 };
 
 TEST_F(RunWithSpareNodes, WholeAndDividedStatesGoOnInTheSameBitsWithoutTheHost) {
-  for (const std::string strategy : {"ddp", "fsdp"}) {
+  for (const auto& [strategy, signals] :
+       {std::pair<std::string, std::vector<int>>{"ddp", {SIGKILL}}, {"fsdp", {SIGKILL, SIGTERM}}}) {
     auto first = start_training(0, strategy, strategy);
     auto second = start_training(1, strategy, strategy);
     EXPECT_EQ(first->finish(), 0) << first->out << first->err;
     EXPECT_EQ(second->finish(), 0) << second->out << second->err;
 
-    const std::string killed = strategy + "-killed";
-    first = start_training(0, strategy, killed);
-    second = start_training(1, strategy, killed);
-    await_lines(killed, 1);
-    auto spare = start_training(2, strategy, killed);
-    await_lines(killed, 3);
-    ::kill(agent_on(*network_, 1), SIGKILL);
-    EXPECT_NE(second->finish(), 0);
-    EXPECT_EQ(first->finish(), 0) << first->out << first->err;
-    EXPECT_EQ(spare->finish(), 0) << spare->out << spare->err;
-    EXPECT_THAT(first->err,
-                AllOf(HasSubstr("the agent on host1 (10.77.0.2, ranks 2 to 3) vanished"),
-                      HasSubstr("; ranks 2 to 3 are started on host2"),
-                      HasSubstr("rank 2, 3 were replaced")));
-    EXPECT_THAT(spare->err, HasSubstr("the job runs on 2 hosts; this one is a spare, and takes the "
-                                      "place of one that is lost"));
-    expect_same_checkpoint(strategy, killed);
+    for (const int signal : signals) {
+      const std::string disturbed = strategy + std::to_string(signal);
+      first = start_training(0, strategy, disturbed);
+      second = start_training(1, strategy, disturbed);
+      await_lines(disturbed, 1);
+      auto spare = start_training(2, strategy, disturbed);
+      await_lines(disturbed, 3);
+      first->await_error("host2 is a spare");
+      ::kill(agent_on(*network_, 1), signal);
+      EXPECT_NE(second->finish(), 0);
+      EXPECT_EQ(first->finish(), 0) << first->out << first->err;
+      EXPECT_EQ(spare->finish(), 0) << spare->out << spare->err;
+      EXPECT_THAT(first->err,
+                  AllOf(HasSubstr("the agent on host1 (10.77.0.2, ranks 2 to 3) " +
+                                  std::string(signal == SIGKILL ? "vanished" : "left the job")),
+                        HasSubstr("; ranks 2 to 3 are started on host2"),
+                        HasSubstr("rank 2, 3 were replaced")));
+      EXPECT_THAT(spare->err, HasSubstr("the job runs on 2 hosts; this one is a spare, and takes "
+                                        "the place of one that is lost"));
+      expect_same_checkpoint(strategy, disturbed);
+    }
   }
+}
+
+TEST_F(RunWithSpareNodes, AHostThatIsToldToStopGivesItsPlaceToASpareOrStopsAll) {
+  auto first = start_spared(0, rank_until_done());
+  auto second = start_spared(1, rank_until_done());
+  first->await_output("rank 1 life 0 on host0");
+  second->await_output("rank 3 life 0 on host1");
+  auto third = start_spared(2, rank_until_done());
+  first->await_error("host2 is a spare");
+  ::kill(agent_on(*network_, 1), SIGTERM);
+  EXPECT_EQ(second->finish(), 128 + SIGTERM);
+  EXPECT_THAT(second->err, HasSubstr("SIGTERM: another host takes this one's place"));
+  third->await_output("rank 3 life 1 on host2");
+  first->await_error("left the job: SIGTERM; ranks 2 to 3 are started on host2");
+  EXPECT_THAT(first->err + first->out, Not(HasSubstr("life 1"))) << "its ranks go on";
+  // No spare is left.
+  ::kill(agent_on(*network_, 2), SIGTERM);
+  EXPECT_NE(third->finish(), 0);
+  EXPECT_NE(first->finish(), 0);
+  EXPECT_THAT(first->err, HasSubstr("the job was stopped by SIGTERM to the agent on host2"));
 }
 
 // The lost host's ranks may run on, until its agent has noticed that nobody hears it.

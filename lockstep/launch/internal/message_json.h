@@ -58,9 +58,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerFailure, host, rank, role, restarts, lo
                                    tail_stream, gave_up, late, causes, waited)
 // All but the kind.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentMessage, generation, agent, introduction, nodes, min_nodes,
-                                   run_id, port, seen, restarts, finished, well, past_end,
-                                   stood_still, lost_output, job, endpoint, plan, known, failure,
-                                   sights, number, exit_code, text)
+                                   run_id, port, seen, restarts, ran, old_ranks_for, finished, well,
+                                   past_end, stood_still, lost_output, job, endpoint, plan, known,
+                                   failure, sights, number, exit_code, text)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FailureDrill, every, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Binding, given, to, by, in_a_row, cores, overload)
