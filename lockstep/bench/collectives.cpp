@@ -216,6 +216,10 @@ void measure_collectives(const CollectivesOptions& options,
       bench.add(make_raw_mpi_contender(control.rank(), control.size()));
       continue;
     }
+    if (name == kCopies) {
+      bench.add(make_copy_contender(control));
+      continue;
+    }
     const Communicator comm = init({.backend = name});
     bench.add(make_comm_contender(comm, false, over_mpi(name) ? mpi::library_name() : ""));
     if (options.symmetric && name == "shm") bench.add(make_comm_contender(comm, true));

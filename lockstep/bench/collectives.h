@@ -11,12 +11,14 @@
 
 namespace lockstep::inline v0::bench {
 
-// The name among the backends of MPI's blocking functions on plain memory, without Lockstep.
+// Names among the backends: MPI's blocking functions on plain memory, without Lockstep; and copies
+// of as many bytes as an operation must move, its limit.
 inline constexpr const char* kRawMpi = "mpi-raw";
+inline constexpr const char* kCopies = "copies";
 
 struct CollectivesOptions {
   std::vector<Op> ops;
-  std::vector<std::string> backends;  // as for init(), and kRawMpi
+  std::vector<std::string> backends;  // as for init(), kRawMpi and kCopies
   std::vector<int64_t> sizes;         // bytes
   std::vector<at::ScalarType> dtypes;
   bool symmetric = false;  // also with symmetric tensors, where a backend has them

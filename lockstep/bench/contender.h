@@ -29,13 +29,13 @@ class Contender {
 
   // Makes the buffers of a case; release() frees them.
   void prepare(const BenchCase& c);
-  void release();
+  virtual void release();
   // Rewrites this rank's input with values that depend on the rank and `turn`.
   void touch(int64_t turn);
   // Runs one operation and waits for its end.
   virtual void run() = 0;
   // Throws: Error unless the last run() left the right values for `turn` in the result.
-  void verify(int64_t turn) const;
+  virtual void verify(int64_t turn) const;
 
  protected:
   virtual at::Tensor make_buffer(int64_t elements, at::ScalarType dtype);
@@ -59,6 +59,12 @@ class Contender {
 // Contender::library().
 std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool symmetric,
                                                const std::string& library = "");
+
+// Measures plain copies between the ranks of one host: each rank reads and writes as many bytes as
+// its part of an operation must, without waiting for others. No operation can be faster than its
+// bytes are moved.
+// Requires: a communicator with shared memory.
+std::unique_ptr<Contender> make_copy_contender(const Communicator& comm);
 
 // Measures MPI's blocking functions on plain memory.
 // Requires: a communicator of backend mpi in this process.

@@ -250,6 +250,21 @@ TEST_P(BenchMpi, TheRanksAreMpirunsAndTheRowsSayWhichItWas) {
       << ended.out;
 }
 
+TEST(BenchCollectives, PlainCopiesAreALimitBesideTheBackends) {
+  const TestDirectory dir;
+  const ToolsEnd ended = run_bench(
+      dir, {"--ops", "all_reduce,broadcast,all_gather,reduce_scatter,all_to_all,gather",
+            "--backends", "copies,shm", "--sizes", "64,100K", "--json", dir / "rows.json"});
+  ASSERT_TRUE(ended.status.ok()) << ended.err;
+  const auto rows = nlohmann::json::parse(dir.read("rows.json"));
+  expect_rows(rows, {"copies", "shm"});
+  EXPECT_EQ(std::count_if(rows.begin(), rows.end(),
+                          [](const auto& row) { return row.at("backend") == "copies"; }),
+            5 * 2);
+  EXPECT_NE(ended.err.find("left out: the copies of gather are not measured"), std::string::npos)
+      << ended.err;
+}
+
 TEST(BenchCollectives, SeveralNumbersOfRanksMakeOneTable) {
   const TestDirectory dir;
   const ToolsEnd ended = run_bench(dir, {"--backends", "shm,gloo", "--sizes", "64", "--nproc",

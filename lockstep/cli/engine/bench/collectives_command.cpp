@@ -115,9 +115,10 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
                  "all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, "
                  "scatter, barrier, send (half a round trip) [all_reduce]")
       ->type_name("NAME,...");
-  app.add_option("--backends", backends,
-                 "shm, gloo, mpi, mpi-raw (MPI's blocking functions, without Lockstep) ... "
-                 "[shm,gloo]; times are compared with the first one's")
+  app.add_option(
+         "--backends", backends,
+         "shm, gloo, mpi, mpi-raw (MPI's blocking functions, without Lockstep), copies (of as "
+         "many bytes as an operation must move: its limit) ... [shm,gloo]; times are compared with the first one's")
       ->type_name("NAME,...");
   app.add_option("--sizes", sizes, "bytes, of all parts together [4,1K,64K,1M,25M,100M]")
       ->type_name("SIZE,...");
@@ -140,7 +141,7 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
   result.measured.ops = parse_ops(ops);
   result.measured.backends = parse_names("--backends", backends);
   for (const std::string& backend : result.measured.backends) {
-    if (backend != kRawMpi) check_backend_name(backend);
+    if (backend != kRawMpi && backend != kCopies) check_backend_name(backend);
   }
   result.measured.sizes = parse_byte_sizes(sizes);
   result.measured.dtypes = parse_dtypes(dtypes);
