@@ -102,7 +102,7 @@ struct HierarchicalOptions {
   int size = 1;
   int node = 0;  // equal on the ranks of one host, and different on those of others
   // The engine that carries data between hosts; "": the TCP connections. `make_carrier` joins
-  // `members`, ranks of this group in ascending order, and is called by all of them.
+  // `members`, ranks of this group in the order in which they add, and is called by all of them.
   std::string carrier = {};
   std::function<std::unique_ptr<Backend>(std::shared_ptr<Store> store,
                                          const std::vector<int>& members)>

@@ -70,7 +70,8 @@ TEST(HostMap, OrdersHostsByTheirFirstRank) {
   EXPECT_TRUE(map.equal);
   EXPECT_FALSE(map.contiguous);
   EXPECT_EQ(map.column(1), (std::vector<int>{2, 3}));
-  EXPECT_EQ(map.representatives(3), (std::vector<int>{0, 3}));
+  EXPECT_EQ(make_host_map(std::vector<int>{0, 1, 1, 0}, 0).column(1), (std::vector<int>{3, 2}))
+      << "in the order of the hosts";
   const HostMap unequal = make_host_map(std::vector<int>{0, 0, 1}, 0);
   EXPECT_FALSE(unequal.equal);
   EXPECT_TRUE(unequal.contiguous);
@@ -133,13 +134,26 @@ TEST(HierarchicalBackend, AgreesWhereRanksAreFarApart) {
   }
 }
 
-// Blocks of 4 MiB, several of which are pending. The order of additions is host by host.
+// Blocks of 4 MiB, several of which are pending. The order of additions is host by host, also where
+// the ranks of a place do not ascend with their hosts.
 TEST(HierarchicalBackend, AddsHostByHostWhateverTheSize) {
-  for (const int64_t count : {int64_t{3}, int64_t{5'000'001}}) {
+  for (const auto& [nodes, count] : {std::pair(std::vector<int>{0, 0, 1, 1}, int64_t{3}),
+                                     {{0, 0, 1, 1}, 5'000'001},
+                                     {{0, 1, 2, 2, 1, 0}, 3},
+                                     {{0, 1, 2, 2, 1, 0}, 100'001}}) {
     std::vector<at::Tensor> inputs;
-    for (int r = 0; r < 4; ++r) inputs.push_back(at::randn({count}).mul_(r % 2 == 1 ? 1e6 : 1));
-    const at::Tensor expected = inputs[0].add(inputs[1]).add(inputs[2].add(inputs[3]));
-    run_hosts({0, 0, 1, 1}, [&](Communicator& comm, HierarchicalBackend&) {
+    for (size_t r = 0; r < nodes.size(); ++r)
+      inputs.push_back(at::randn({count}).mul_(r % 2 == 1 ? 1e6 : 1));
+    at::Tensor expected;
+    for (const std::vector<int>& host : make_host_map(nodes, 0).hosts) {
+      const at::Tensor inside = inputs[host[0]].add(inputs[host[1]]);
+      expected = expected.defined() ? expected.add(inside) : inside;
+    }
+    run_hosts(nodes, [&](Communicator& comm, HierarchicalBackend&) {
+      at::Tensor reduced = inputs[comm.rank()].clone();
+      comm.reduce(reduced, comm.size() - 1);
+      const bool is_root = comm.rank() == comm.size() - 1;
+      EXPECT_TRUE(!is_root || reduced.equal(expected)) << count;
       std::vector<at::Tensor> tensors;
       std::vector<Work> works;
       for (int turn = 0; turn < 3; ++turn) {

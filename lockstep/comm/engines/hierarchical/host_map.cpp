@@ -29,15 +29,6 @@ HostMap make_host_map(std::span<const int> node_of, int rank) {
 std::vector<int> HostMap::column(int index) const {
   std::vector<int> ranks;
   for (const std::vector<int>& host : hosts) ranks.push_back(host[index]);
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
-
-std::vector<int> HostMap::representatives(int root) const {
-  std::vector<int> ranks;
-  for (size_t h = 0; h < hosts.size(); ++h)
-    ranks.push_back(static_cast<int>(h) == host_of[root] ? root : hosts[h].front());
-  std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
 

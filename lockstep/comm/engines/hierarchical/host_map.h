@@ -21,10 +21,9 @@ struct HostMap {
   int mate_count() const { return static_cast<int>(mates().size()); }
   int host_count() const { return static_cast<int>(hosts.size()); }
 
-  // The rank with place `index` on every host, ascending; requires `equal`.
+  // The rank with place `index` on every host, in the order of the hosts, in which sums are added.
+  // Requires: `equal`, or index 0.
   std::vector<int> column(int index) const;
-  // One rank of every host, ascending: `root` on its own host, the first on the others.
-  std::vector<int> representatives(int root) const;
 };
 
 // `node_of[r]`: a number that is equal for ranks of one host and differs between hosts.

@@ -33,8 +33,7 @@ Carriers make_carriers(const std::shared_ptr<Store>& store, const HierarchicalOp
   carriers.everybody =
       options.make_carrier(std::make_shared<PrefixStore>("carrier", store), everybody);
   if (map.host_count() == map.size() || (!map.equal && map.index() > 0)) return carriers;
-  const std::vector<int> line =
-      map.equal ? map.column(map.index()) : map.representatives(map.hosts[0].front());
+  const std::vector<int> line = map.column(map.equal ? map.index() : 0);
   carriers.line = options.make_carrier(
       std::make_shared<PrefixStore>("carrier" + std::to_string(line.front()), store), line);
   return carriers;

@@ -32,13 +32,11 @@ class Planner {
   // ---- the hosts ----
   bool leads() const { return map_.index() == 0; }
   bool alone() const { return map_.mate_count() == 1; }
-  std::vector<int> leaders() const { return map_.representatives(map_.hosts[0].front()); }
+  std::vector<int> leaders() const { return map_.column(0); }
   // In a rooted operation, the place of the rank that stands for its host: the root's place where
   // every host has that place, otherwise the first. The root's host may then need one more stage.
   int standing() const { return map_.equal ? map_.index_of[call_.root] : 0; }
-  std::vector<int> standing_ranks() const {
-    return map_.equal ? map_.column(standing()) : leaders();
-  }
+  std::vector<int> standing_ranks() const { return map_.column(standing()); }
   bool at_root() const { return map_.host_of[call_.root] == map_.host(); }
   bool root_stands() const { return map_.index_of[call_.root] == standing(); }
   // The host of the root among `members`, which contain one rank of each host.

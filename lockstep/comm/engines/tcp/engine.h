@@ -78,8 +78,8 @@ class Engine final : private FrameListener, private Wire {
   // while the record has an owner, and for a while after that.
   // Throws: the error that broke the group.
   std::shared_ptr<const Record> enter(const Call& call);
-  // Queues an exchange of that collective among `members` (ascending, this rank among them); `call`
-  // is as they see it. Sequences ascend, and so do phases within a sequence.
+  // Queues an exchange of that collective among `members`: this rank among them, and all have them
+  // in one order, in which they add. `call` is as they see it. Sequences ascend, and so do phases within a sequence.
   std::shared_ptr<Exchange> exchange(const Call& call, std::shared_ptr<const Record> record,
                                      std::vector<int> members, int phase);
   std::shared_ptr<Message> message(const Call& call);

@@ -42,6 +42,7 @@ Exchange::Exchange(Call call, std::shared_ptr<const Record> record, std::vector<
     : call_(std::move(call)),
       record_(std::move(record)),
       members_(std::move(members)),
+      ascending_(std::is_sorted(members_.begin(), members_.end())),
       index_(index),
       key_(key) {
   call_.note = {};  // its text may have been freed
@@ -49,8 +50,8 @@ Exchange::Exchange(Call call, std::shared_ptr<const Record> record, std::vector<
 }
 
 const Exchange::Lane* Exchange::lane_of(int peer) const {
-  // Members are in ascending order.
-  const auto it = std::lower_bound(members_.begin(), members_.end(), peer);
+  const auto it = ascending_ ? std::lower_bound(members_.begin(), members_.end(), peer)
+                             : std::find(members_.begin(), members_.end(), peer);
   if (it == members_.end() || *it != peer) return nullptr;
   const int32_t lane = lane_index_[static_cast<size_t>(it - members_.begin())];
   return lane < 0 ? nullptr : &lanes_[static_cast<size_t>(lane)];

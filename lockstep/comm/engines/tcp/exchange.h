@@ -114,6 +114,7 @@ class Exchange final : public SendListener, public std::enable_shared_from_this<
   Call call_;
   std::shared_ptr<const Record> record_;
   std::vector<int> members_;
+  bool ascending_;
   int index_;
   uint64_t key_;
   bool active_ = false;
