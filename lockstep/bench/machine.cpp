@@ -19,6 +19,7 @@
 #include "lockstep/bench/figures.h"
 #include "lockstep/bench/load.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/env.h"
 #include "lockstep/core/memory_limit.h"
 #include "lockstep/core/memory_use.h"
@@ -33,14 +34,6 @@ using Clock = std::chrono::steady_clock;
 
 double elapsed_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Of this process's ranks, what each may use.
-double memory_of_rank(int ranks) {
-  const double all =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  const auto limit = memory_limit();
-  return (limit ? std::min(all, static_cast<double>(limit->bytes)) : all) / ranks;
 }
 
 class Meter {
@@ -172,8 +165,8 @@ MachineFigures measure_machine(const MachineOptions& options) {
     const LoadMeter load;
     found.ranks = comm.size();
     found.fixed_bytes = proportional_memory_bytes();
-    found.memory = memory_of_rank(comm.size());
-    found.processors = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+    found.memory = static_cast<double>(host_memory_bytes()) / comm.size();
+    found.processors = host_cpu_count();
     Meter meter(options, comm);
     meter.begins("measuring", static_cast<int64_t>(2 * options.sizes.size()) + 3);
     measure_products(options, meter, &found);

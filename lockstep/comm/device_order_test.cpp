@@ -64,7 +64,7 @@ void run_on_devices(const std::function<void(Rank&)>& fn, std::chrono::nanosecon
       rank.stream = FakeStream::current() = &stream;
       auto device = std::make_unique<FakeDeviceBackend>(std::move(engine), rank.gate);
       auto channel = side_channel::make_shared_channel(store, r, kSize, Deadline::after(30s));
-      rank.comm.emplace(make_checked_backend(std::move(device), std::move(channel), r, false),
+      rank.comm.emplace(make_checked_backend(std::move(device), std::move(channel), r),
                         Topology{r, kSize, r, kSize, 0},
                         CommunicatorOptions{.timeout = timeout,
                                             .on_broken = [told = rank.told](const std::string&) {

@@ -1,9 +1,12 @@
 #include "lockstep/core/memory_limit.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
-#include <utility>
+
+#include "lockstep/core/control_groups.h"
 
 namespace lockstep::inline v0 {
 namespace {
@@ -24,51 +27,27 @@ uint64_t inode(const fs::path& folder) {
   return ::stat(folder.c_str(), &found) == 0 ? found.st_ino : 0;
 }
 
-struct Files {
-  const char *limit, *used;
-};
-
-// Visits the group and its parents up to the controller's own directory, which a container may see
-// as its own group.
-void look(const fs::path& controller, const fs::path& group, const Files& files,
-          std::optional<MemoryLimit>& least) {
-  fs::path path = group.relative_path();
-  while (true) {
-    const fs::path folder = path.empty() ? controller : controller / path;
-    const auto limit = number_in(folder / files.limit);
-    if (limit && (!least || *limit < least->bytes))
-      least = {.bytes = *limit,
-               .used = number_in(folder / files.used),
-               .group = folder.string(),
-               .id = inode(folder)};
-    if (path.empty()) return;
-    path = path.parent_path();
-  }
-}
-
 }  // namespace
 
 std::optional<MemoryLimit> memory_limit(const fs::path& root) {
-  constexpr Files kV2{"memory.max", "memory.current"};
-  constexpr Files kV1{"memory.limit_in_bytes", "memory.usage_in_bytes"};
   std::optional<MemoryLimit> least;
-  // "4:memory:/group", and "0::/group" for v2.
-  std::ifstream groups(root / "proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers =
-        std::string(",").append(line, first + 1, second - first - 1) + ",";
-    const fs::path group = line.substr(second + 1);
-    if (controllers == ",,") {
-      look(root / "sys/fs/cgroup", group, kV2, least);
-      look(root / "sys/fs/cgroup/unified", group, kV2, least);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      look(root / "sys/fs/cgroup/memory", group, kV1, least);
-    }
+  for (const ControlGroup& group : control_groups("memory", root)) {
+    const bool v1 = group.first_version;
+    const auto limit = number_in(group.folder / (v1 ? "memory.limit_in_bytes" : "memory.max"));
+    if (!limit || (least && *limit >= least->bytes)) continue;
+    least = {.bytes = *limit,
+             .used = number_in(group.folder / (v1 ? "memory.usage_in_bytes" : "memory.current")),
+             .group = group.folder.string(),
+             .id = inode(group.folder)};
   }
   return least;
+}
+
+uint64_t host_memory_bytes() {
+  const auto all = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                   static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto limit = memory_limit();
+  return limit ? std::min(all, limit->bytes) : all;
 }
 
 }  // namespace lockstep::inline v0

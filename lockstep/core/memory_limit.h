@@ -19,4 +19,8 @@ struct MemoryLimit {
 // parents; nullopt where no group has one. `root`: the parent of /proc and /sys, for tests.
 std::optional<MemoryLimit> memory_limit(const std::filesystem::path& root = "/");
 
+// The memory that processes of this host, or of this container, have together: the host's, lowered
+// to memory_limit().
+uint64_t host_memory_bytes();
+
 }  // namespace lockstep::inline v0

@@ -16,7 +16,6 @@
 #include "lockstep/comm/engines/side_channel/shared_channel.h"
 #include "lockstep/comm/engines/staged/staged_backend.h"
 #include "lockstep/comm/engines/tcp/tcp_backend.h"
-#include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/device/choose.h"
 #include "lockstep/store/prefix_store.h"
@@ -43,8 +42,7 @@ std::unique_ptr<Backend> make_checked(const EngineRequest& request,
     channel = side_channel::make_shadow_channel(std::move(shadow), own, place.rank, place.size);
   }
   if (request.say) request.say("connecting over " + request.backend + ", after its side channel");
-  return make_checked_backend(make(store), std::move(channel), place.rank,
-                              place.local_size <= usable_cpu_count());
+  return make_checked_backend(make(store), std::move(channel), place.rank);
 }
 template <typename Make>
 std::unique_ptr<Backend> make_checked(const EngineRequest& request,

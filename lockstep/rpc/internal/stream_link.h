@@ -10,8 +10,6 @@
 // that each time.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -20,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/mutex.h"
 #include "lockstep/core/unique_fd.h"
 #include "lockstep/rpc/internal/hello.h"
@@ -147,7 +146,7 @@ class StreamLink final : public Link, public std::enable_shared_from_this<Stream
   std::atomic<bool> reading_{false};       // some thread uses the members below
   std::atomic<bool> leader_reads_{false};  // the leader is that thread
   Receiver receiver_;
-  ReplySpin spin_{::sysconf(_SC_NPROCESSORS_ONLN)};
+  ReplySpin spin_{host_cpu_count()};
   std::atomic<std::thread::id> handing_out_{};  // the thread that is in handlers
   bool answered_ = false;                       // that thread has sent a message meanwhile
   std::atomic<bool> others_wait_{false};        // waited for reading_ in vain

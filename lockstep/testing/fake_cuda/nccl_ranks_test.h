@@ -41,7 +41,7 @@ class NcclGroups final : public GroupMaker {
     auto engine = make_nccl_backend(
         meeting, {.rank = place.rank, .size = place.size, .device = device}, deadline);
     auto channel = side_channel::make_shared_channel(*meeting, place.rank, place.size, deadline);
-    auto own = make_checked_backend(std::move(engine), std::move(channel), place.rank, false);
+    auto own = make_checked_backend(std::move(engine), std::move(channel), place.rank);
     return {.own = around_ ? around_(name, std::move(own)) : std::move(own),
             .host = std::move(hosts_->make(name, place, members, deadline).own)};
   }

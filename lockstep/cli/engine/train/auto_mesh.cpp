@@ -1,10 +1,9 @@
 #include "lockstep/cli/engine/train/auto_mesh.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "lockstep/cli/plan/job_report.h"
+#include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
 #include "lockstep/core/memory_limit.h"
 #include "lockstep/model/lm_config.h"
@@ -18,18 +17,14 @@ constexpr int64_t kUsualBatch = 12;  // resolved()'s
 plan::Machine rough_machine(int ranks) {
   // What a present core does; between layouts of one host the ratios decide.
   constexpr double kFlopsOfCore = 5e10, kBytesOfCore = 5e9, kMostBytes = 1e11;
-  // All of the host's, and not those that a rank may use: every rank must find the same.
-  const double cores = std::max(1.0, static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN)) / ranks);
-  double memory =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  if (const auto limit = memory_limit())
-    memory = std::min(memory, static_cast<double>(limit->bytes));
+  // Not those that a rank may use: every rank must find the same.
+  const double cores = std::max(1.0, static_cast<double>(host_cpu_count()) / ranks);
   plan::Machine machine;
   machine.name = "this host, roughly";
   machine.ranks_per_host = ranks;
   machine.float32 = kFlopsOfCore * cores;
   machine.bfloat16 = machine.float32;
-  machine.memory = memory / ranks;
+  machine.memory = static_cast<double>(host_memory_bytes()) / ranks;
   machine.memory_bandwidth = std::min(kBytesOfCore * cores, kMostBytes / ranks);
   machine.launch = 5e-6;
   machine.inside = {.latency = 5e-6, .bandwidth = 4e9};

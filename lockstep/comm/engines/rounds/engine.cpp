@@ -8,9 +8,7 @@
 
 #include "lockstep/comm/engines/rounds/operation.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/cpus.h"
 #include "lockstep/core/errors.h"
-#include "lockstep/core/ticks.h"
 
 namespace lockstep::inline v0::rounds {
 namespace {
@@ -18,10 +16,6 @@ namespace {
 uint64_t mixed(uint64_t history, uint64_t fingerprint) {
   return (history ^ fingerprint) * 0x9e3779b97f4a7c15ULL + 1;
 }
-
-// The number of times that a rank looks for its peers' lines before it asks whether one of them
-// sleeps.
-constexpr int kFirstLooks = 32;
 
 bool is_message(const Call& call) {
   return call.op == Op::kSend || call.op == Op::kRecv;
@@ -52,7 +46,6 @@ Engine::Engine(Region region, int rank, const PeerMemory* peer_memory, IsDead is
       peer_memory_(peer_memory),
       is_dead_(std::move(is_dead)),
       tuning_(tuning),
-      spins_(region.size() <= usable_cpu_count() ? 2000 : 0),
       channels_(make_channels()),
       ll_(region, rank),
       doorbell_(region, rank),
@@ -127,22 +120,12 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   const bool at_once = queue_.empty() && op.through_ll && op.posted;
   if (at_once) {
     show_lines(op);
-    const int looks = std::min(kFirstLooks, spins_);
-    for (int i = 0;; ++i) {
-      if (exchange_lines(op)) return;  // also rings the doorbell
-      if (i == looks) ring_for_ll();
-      if (i == spins_) break;
-      cpu_pause();
-    }
+    if (exchange_lines(op)) return;  // also rings the doorbell
+    ring_for_ll();
   }
   queue_.push_back(std::shared_ptr<Operation>(std::shared_ptr<void>(), &op));  // not owned
   try {
-    if (!at_once) {
-      for (int i = 0; i < spins_ && !op.done; ++i) {
-        if (!advance()) cpu_pause();
-      }
-    }
-    if (!op.done) wait(op.done, op.call, Deadline::after(timeout));
+    wait(op.done, op.call, Deadline::after(timeout));
   } catch (...) {
     if (!broken_) broken_ = std::current_exception();
     quiesce();

@@ -166,7 +166,6 @@ class Engine {
   IsDead is_dead_;
   Tuning tuning_;
   SiblingProgress* siblings_ = nullptr;
-  int spins_;  // pauses before the first yield
   Channels channels_;
   LlBuffers ll_;
   Doorbell doorbell_;

@@ -13,7 +13,6 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/process_state.h"
 #include "lockstep/core/text.h"
-#include "lockstep/core/ticks.h"
 
 namespace lockstep::inline v0::rounds {
 namespace {
@@ -70,7 +69,8 @@ Probe Engine::probe(int src, int tag) {
       src);
 }
 
-// Pauses, then yields, then sleeps until a peer rings.
+// Yields, then sleeps until a peer rings. A yield costs little where no other thread wants the
+// processor, and lets a peer go on that shares it: pauses instead were no faster.
 void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
   int idle = 0;
   bool any_moved = false;  // since the last slow check
@@ -91,17 +91,12 @@ void Engine::wait(const bool& done, const Call& call, Deadline deadline) {
       continue;
     }
     const bool siblings = progress_siblings(siblings_);
-    ++idle;
-    if (idle < spins_) {
-      cpu_pause();
-      continue;
-    }
-    if (idle < spins_ + kYields) {
+    if (++idle < kYields) {
       ::sched_yield();
       if (idle % 64 == 0) {
         check_aborted();
         // On a busy machine every yield may take a whole time slice.
-        if (deadline.expired()) idle = spins_ + kYields;
+        if (deadline.expired()) idle = kYields;
       }
       continue;
     }

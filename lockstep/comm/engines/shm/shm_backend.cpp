@@ -1,11 +1,10 @@
 #include "lockstep/comm/engines/shm/shm_backend.h"
 
-#include <unistd.h>
-
 #include "lockstep/comm/engines/rounds/rounds_backend.h"
 #include "lockstep/comm/engines/shm/arena.h"
 #include "lockstep/comm/engines/shm/process_peer_memory.h"
 #include "lockstep/comm/engines/shm/segment.h"
+#include "lockstep/core/cpus.h"
 
 namespace lockstep::inline v0 {
 namespace {
@@ -31,7 +30,7 @@ rounds::Tuning usual_tuning(int size) {
   rounds::Tuning tuning;
   if (is_of_intel())
     tuning.all_reduce_copies_from =
-        size <= ::sysconf(_SC_NPROCESSORS_ONLN) ? size * kOfARank : kOnSharedProcessors;
+        size <= host_cpu_count() ? size * kOfARank : kOnSharedProcessors;
   return tuning;
 }
 

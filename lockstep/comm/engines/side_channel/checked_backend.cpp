@@ -24,7 +24,6 @@ namespace {
 using side_channel::CallRecord;
 using side_channel::SideChannel;
 
-constexpr int kSideSpins = 2000;   // looks before the first yield
 constexpr int kSideYields = 1000;  // yields before the first sleep
 constexpr auto kSideFirstSleep = std::chrono::microseconds(50);
 constexpr auto kSideLongestSleep = std::chrono::microseconds(1000);
@@ -42,12 +41,8 @@ bool is_message(const Call& call) {
 
 class CheckedBackend final : public Backend {
  public:
-  CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<SideChannel> channel, int rank,
-                 bool spin)
-      : inner_(std::move(inner)),
-        channel_(std::move(channel)),
-        rank_(rank),
-        spins_(spin ? kSideSpins : 0) {}
+  CheckedBackend(std::unique_ptr<Backend> inner, std::unique_ptr<SideChannel> channel, int rank)
+      : inner_(std::move(inner)), channel_(std::move(channel)), rank_(rank) {}
 
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
   const char* refuses_caller() const noexcept override { return inner_->refuses_caller(); }
@@ -328,8 +323,7 @@ class CheckedBackend final : public Backend {
       }
       if (front.request || front.done) return;
       const bool siblings = progress_siblings(siblings_);
-      if (turn < spins_) continue;
-      if (turn < spins_ + kSideYields) {
+      if (turn < kSideYields) {
         ::sched_yield();
         if (turn % 64 != 0) continue;
         channel_->waiting();
@@ -424,7 +418,6 @@ class CheckedBackend final : public Backend {
   std::unique_ptr<Backend> inner_;
   std::unique_ptr<SideChannel> channel_;
   int rank_;
-  int spins_;
   SiblingProgress* siblings_ = nullptr;
   uint64_t collectives_ = 0;
   int64_t polls_ = 0;
@@ -437,8 +430,8 @@ class CheckedBackend final : public Backend {
 
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner,
                                               std::unique_ptr<side_channel::SideChannel> channel,
-                                              int rank, bool spin) {
-  return std::make_unique<CheckedBackend>(std::move(inner), std::move(channel), rank, spin);
+                                              int rank) {
+  return std::make_unique<CheckedBackend>(std::move(inner), std::move(channel), rank);
 }
 
 }  // namespace lockstep::inline v0

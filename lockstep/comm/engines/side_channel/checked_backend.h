@@ -16,10 +16,9 @@
 
 namespace lockstep::inline v0 {
 
-// `spin`: waits may keep the processor for a while before they yield it. The inner engine must
-// allow wait() on a collective to be called again after it threw Timeout.
+// The inner engine must allow wait() on a collective to be called again after it threw Timeout.
 std::unique_ptr<Backend> make_checked_backend(std::unique_ptr<Backend> inner,
                                               std::unique_ptr<side_channel::SideChannel> channel,
-                                              int rank, bool spin);
+                                              int rank);
 
 }  // namespace lockstep::inline v0

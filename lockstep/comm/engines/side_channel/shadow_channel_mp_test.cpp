@@ -34,7 +34,7 @@ Communicator make_shadow_comm(std::chrono::nanoseconds timeout) {
       std::make_shared<PrefixStore>("check", store), rank, size);
   auto backend =
       make_checked_backend(make_gloo_backend(std::make_shared<PrefixStore>("main", store), options),
-                           std::move(channel), rank, false);
+                           std::move(channel), rank);
   return Communicator(std::move(backend), {rank, size, rank, size, 0}, {.timeout = timeout});
 }
 

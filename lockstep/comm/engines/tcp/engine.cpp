@@ -26,7 +26,7 @@ Engine::Engine(std::vector<UniqueFd> links, int rank, const ScheduleSizes& sizes
     : rank_(rank),
       size_(static_cast<int>(links.size())),
       sizes_(sizes),
-      spins_(usable_cpu_count() > 1 ? 20 : 1),
+      spins_(host_cpu_count() > 1 ? 20 : 1),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       peers_(links.size()),
       messages_(
