@@ -1,4 +1,4 @@
-// What a call costs before it meets anybody: nanoseconds for the parts of a small collective, in a
+// What a call costs before it meets another rank: nanoseconds for the parts of a small collective, in a
 // world of one. Run it pinned to a core: taskset -c 1 build/release/bin/bench/call_cost
 #include <ATen/ops/ones.h>
 

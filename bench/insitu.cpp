@@ -47,7 +47,7 @@ void stay_on(int cpu) {
   ::sched_setaffinity(0, sizeof set, &set);  // without it the figures only scatter more
 }
 
-// The compiler must not leave out what nobody reads.
+// The compiler must not leave out what is never read.
 void keep(float value) {
   asm volatile("" : : "g"(value) : "memory");
 }

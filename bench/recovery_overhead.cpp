@@ -1,4 +1,4 @@
-// What protection from deaths costs while nobody dies: steps of BERT-mini on several ranks with Recovery (DDP) and with
+// What protection from deaths costs while no rank dies: steps of BERT-mini on several ranks with Recovery (DDP) and with
 // RollbackRecovery (ZeRO, stage 3), and the same without, in alternating blocks. For each round the ratio of the two, and how
 // much of a step it is.
 //   build/release/bin/bench/recovery_overhead [--ranks 2] [--rounds 15] [--steps 20] [--every 10]

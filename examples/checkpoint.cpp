@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     // All ranks hold the same parameters, so one of them saves. The file holds the plain names
     // (weight, bias): a program without DistributedDataParallel can load it.
     if (comm.rank() == 0) lockstep::save(model.module(), path);
-    comm.barrier();  // nobody reads before the file is there
+    comm.barrier();  // no rank reads before the file is there
 
     // Each rank's own device, whatever device the file's tensors came from.
     torch::nn::Linear loaded(10, 10);

@@ -28,14 +28,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rank 0 makes the folder; nobody opens a file in it before it is there.
+// Rank 0 makes the folder; no rank opens a file in it before it is there.
 std::ofstream open_log(lockstep::Communicator& comm, const fs::path& folder) {
   if (comm.rank() == 0) fs::create_directories(folder);
   comm.barrier();
   return std::ofstream(folder / (std::to_string(comm.rank()) + ".log"));
 }
 
-// Only rank 0 has the checkpoint's file; everybody gets what is in it. The wrong way: to broadcast
+// Only rank 0 has the checkpoint's file; all ranks get what is in it. The wrong way: to broadcast
 // a variable that exists on rank 0 alone.
 int64_t load_everywhere(lockstep::Communicator& comm, const fs::path& file,
                         torch::nn::Linear& model) {
@@ -92,7 +92,7 @@ void example(lockstep::Communicator& comm, const fs::path& folder) {
     if (board) board->add_scalar("loss/train", mean.item<double>(), step);
   }
 
-  // Throws, on all ranks, if somebody's parameters are others.
+  // Throws, on all ranks, if one rank's parameters are others.
   lockstep::check_equal_values(comm, lockstep::module_state(*model));
   std::printf("rank %d of %d: from step %d, %d steps, the same parameters\n", comm.rank(),
               comm.size(), static_cast<int>(first), taken);

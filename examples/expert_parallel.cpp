@@ -1,6 +1,6 @@
 // Expert parallelism: a language model in whose layers a router sends each token to two of eight experts, which are
 // divided among ranks, beside data parallelism where there are ranks for both. It learns to count, and is put together
-// for whoever wants the whole. Runs on 2 ranks of its own when started by hand.
+// to have the whole. Runs on 2 ranks of its own when started by hand.
 #include <lockstep/mesh/mesh.h>
 #include <lockstep/model/sampling.h>
 #include <lockstep/optim/adam.h>

@@ -37,7 +37,7 @@ std::string to_text(const std::vector<at::Tensor>& rows) {
   return out.str();
 }
 
-// Everybody's text in rank order, on rank `root`. If each rank printed its own, the launcher, which
+// The texts of all ranks in rank order, on rank `root`. If each rank printed its own, the launcher, which
 // reads them from a pipe each, would choose the order.
 std::string collect(lockstep::Communicator& comm, std::string text, int root) {
   const auto length = static_cast<int64_t>(text.size());

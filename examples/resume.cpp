@@ -1,6 +1,6 @@
 // A loop of one's own that is saved as it goes and resumed where it was killed: model, optimizer, scaler, every rank's
 // random stream and the place in the epoch (docs/checkpoints.md). Try it: a rank kills itself, the same command goes
-// on, and the last line is the same as that of a run that nobody disturbed. Runs on 2 ranks of its own when started by
+// on, and the last line is the same as that of an undisturbed run. Runs on 2 ranks of its own when started by
 // hand.
 //
 //   resume run --kill-rank 1 --kill-step 17

@@ -1,5 +1,5 @@
 // Tensor parallelism: a language model whose layers are divided among ranks, beside data parallelism where there are
-// ranks for both. It learns to count, and the parts are put together for whoever wants the whole. Runs on 2 ranks of
+// ranks for both. It learns to count, and the parts are put together to have the whole. Runs on 2 ranks of
 // its own when started by hand.
 #include <lockstep/mesh/mesh.h>
 #include <lockstep/model/sampling.h>

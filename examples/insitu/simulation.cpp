@@ -84,7 +84,7 @@ int simulate(const Settings& settings) {
 
 int main(int argc, char** argv) {
   Settings settings;
-  CLI::App app("steps a field, and hands it to whoever trains");
+  CLI::App app("steps a field, and hands it to the training");
   app.add_option("--ring", settings.ring, "the ring's name");
   app.add_option("--steps", settings.steps, "samples to make");
   app.add_option("--seconds", settings.seconds, "to wait at the end for the trainer");

@@ -84,7 +84,7 @@ void call(const rpc::Agent& agent) {
 void example(lockstep::Communicator& comm) {
   rpc::Agent agent = rpc::init(comm, functions());  // worker0, worker1, ...
   if (comm.rank() == 0 && comm.size() > 1) call(agent);
-  agent.shutdown();  // serves others until everybody has come here
+  agent.shutdown();  // serves others until all processes have come here
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ Outcome train(lockstep::Communicator trainers, const rpc::RRef<Table>& table) {
     // to one table: they share.
     context.backward({(sums * here.grad()).sum() / trainers.size()});
     if (step == 0) outcome.rows = table.rpc_sync<at::Tensor>("gradient")._nnz();
-    // One after another: the table's rows are the same in every run, to the last bit. And nobody
+    // One after another: the table's rows are the same in every run, to the last bit. And none
     // looks up what others are to change.
     for (int turn = 0; turn < trainers.size(); ++turn) {
       if (turn == trainers.rank()) of_table.step(context);

@@ -3,7 +3,7 @@
 //             and their DistributedOptimizers step whenever they are ready, without waiting for
 //             each other (Recht et al., "Hogwild!", 2011)
 //   batched   trainers have a copy of the model and send gradients; the server waits for all of
-//             them, takes one step, and answers everybody at once: its function returns a Future
+//             them, takes one step, and answers all of them at once: its function returns a Future
 //   one-call  the same, but the server takes a step for each call
 // Rank 0 is the server. Runs on 4 ranks of its own when started by hand.
 #include <ATen/Functions.h>
@@ -112,7 +112,7 @@ class Server {
       all.push_back(rpc::Agent::current().own(std::make_shared<at::Tensor>(one)));
     return all;
   }
-  // batched. -> the parameters after the step of everybody's gradients.
+  // batched. -> the parameters after the step of all gradients.
   rpc::Future<Tensors> update_batch(int trainer, Tensors gradients) {
     lockstep::MutexLock lock(mutex_);
     auto updated = updated_.future();

@@ -161,9 +161,9 @@ void train(const rpc::Agent& agent, int observers, const Settings& settings) {
   torch::manual_seed(1);
   const auto policy = std::make_shared<Policy>(observers, settings.width);
   const rpc::RRef<Policy> reference = agent.own(policy);
-  std::vector<rpc::RRef<Observer>> everybody;
+  std::vector<rpc::RRef<Observer>> all;
   for (int i = 0; i < observers; ++i)
-    everybody.push_back(agent.remote<Observer>("observer" + std::to_string(i), "make_observer", i));
+    all.push_back(agent.remote<Observer>("observer" + std::to_string(i), "make_observer", i));
 
   const char* select = settings.batched ? "select_batch" : "select";
   std::vector<double> lengths;
@@ -171,8 +171,7 @@ void train(const rpc::Agent& agent, int observers, const Settings& settings) {
   for (int round = 0; round < settings.rounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     std::vector<rpc::Future<Experience>> runs;
-    for (const auto& one : everybody)
-      runs.push_back(one.rpc_async<Experience>("run", reference, select));
+    for (const auto& one : all) runs.push_back(one.rpc_async<Experience>("run", reference, select));
     std::vector<Experience> seen;
     size_t episodes = 0;
     for (auto& run : runs) {

@@ -103,7 +103,7 @@ struct Batches {
   at::Tensor rows;
 };
 
-// Trains an LSTM between two functions; -> the losses. `step` is one step of everybody's optimizer.
+// Trains an LSTM between two functions; -> the losses. `step` is one step of all optimizers.
 using Layer = std::function<at::Tensor(const at::Tensor&)>;
 std::vector<double> train(
     const Batches& batches, torch::nn::LSTM& lstm, const Layer& embed, const Layer& decode,

@@ -113,7 +113,7 @@ class Run {
   void dev(const lockstep::Evaluation& evaluation, const lockstep::BertClassifier& model);
   // The last evaluation if there was none, the report and the result file. On all ranks.
   void finish(lockstep::BertClassifier& model);
-  // For a loop of somebody else's: where a step's seconds went; the step, with this rank's loss and
+  // For a loop of another library: where a step's seconds went; the step, with this rank's loss and
   // samples. Collective.
   void spends(const std::array<double, lockstep::kStepParts.size()>& seconds);
   void count(double loss, int64_t samples);

@@ -192,8 +192,8 @@ void GradScaler::update(std::optional<double> scale) {
   }
   if (progress_.empty()) {
     throw InvalidArgument(
-        "GradScaler: update() without unscale() or step() since the last; nobody looked at the "
-        "gradients");
+        "GradScaler: update() without unscale() or step() since the last; no gradients were looked "
+        "at");
   }
   const at::NoGradGuard no_grad;
   at::Tensor found;

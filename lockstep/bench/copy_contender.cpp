@@ -9,6 +9,7 @@
 
 #include "lockstep/bench/collectives.h"
 #include "lockstep/bench/contender.h"
+#include "lockstep/core/stream_copy.h"
 
 namespace lockstep::inline v0::bench {
 namespace {
@@ -20,6 +21,8 @@ class CopyContender final : public Contender {
 
   std::string obstacle(const BenchCase& c) const override {
     if (comm_.local_size() != size_) return "copies need all ranks on one host";
+    if (!comm_.host_capabilities().shared_memory)
+      return "copies need a backend with shared memory (LOCKSTEP_BACKEND)";
     switch (c.op) {
       case Op::kAllReduce:
       case Op::kBroadcast:
@@ -32,11 +35,13 @@ class CopyContender final : public Contender {
     }
   }
 
-  // By pieces that stay in the nearest cache, so that each byte comes from memory once, and goes
-  // there once.
+  // By pieces that stay in the nearest cache, so that each byte comes from memory once. Large copies
+  // go past the caches, as an operation's do.
   void run() override {
     const size_t longest = buffers_.front().nbytes() / static_cast<size_t>(size_);
-    for (size_t begin = 0; begin < longest; begin += kPiece) copy_pieces(begin);
+    const bool streams = longest >= kStreamFrom;
+    for (size_t begin = 0; begin < longest; begin += kPiece) copy_pieces(begin, streams);
+    if (streams) stream_fence();
   }
 
   void verify(int64_t) const override {}  // nothing is reduced
@@ -48,6 +53,7 @@ class CopyContender final : public Contender {
 
  private:
   static constexpr size_t kPiece = 16 << 10;
+  static constexpr size_t kStreamFrom = 24 << 20;
   // A buffer, or a part of one.
   struct Span {
     std::byte* data;
@@ -55,10 +61,14 @@ class CopyContender final : public Contender {
   };
 
   // From this byte of each part on.
-  void copy_pieces(size_t begin) const {
-    const auto copy = [begin](Span from, Span to) {
-      if (begin < from.bytes)
-        std::memcpy(to.data + begin, from.data + begin, std::min(kPiece, from.bytes - begin));
+  void copy_pieces(size_t begin, bool streams) const {
+    const auto copy = [begin, streams](Span from, Span to) {
+      if (begin >= from.bytes) return;
+      const size_t bytes = std::min(kPiece, from.bytes - begin);
+      if (streams)
+        stream_copy(to.data + begin, from.data + begin, bytes);
+      else
+        std::memcpy(to.data + begin, from.data + begin, bytes);
     };
     for (int step = 0; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;

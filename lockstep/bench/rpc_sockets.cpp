@@ -122,7 +122,7 @@ class SocketServer final : public RpcServer {
 
 class LargeCaller : public RpcCaller {
  public:
-  int64_t add(int64_t, int64_t) override { throw InvalidArgument("memcpy calls nobody"); }
+  int64_t add(int64_t, int64_t) override { throw InvalidArgument("memcpy calls no function"); }
   int64_t add_many(int64_t, int64_t) override {
     throw InvalidArgument("bare sockets have no calls in flight");
   }

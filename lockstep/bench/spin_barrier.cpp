@@ -34,7 +34,7 @@ UniqueFd open_page(std::string& path, size_t bytes) {
 }  // namespace
 
 SpinBarrier::SpinBarrier(Communicator& comm)
-    : comm_(comm), spin_(comm.local_size() <= host_cpu_count()) {
+    : comm_(comm), spin_(comm.local_size() <= usable_cpu_count()) {
   if (comm.local_size() != comm.size()) return;
   // Rank 0 makes a file, tells its name, and removes the name once all ranks have opened it.
   std::string path;

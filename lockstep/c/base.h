@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-// What a function returns. lockstep_last_error() has the text.
+// The status that a function returns. lockstep_last_error() has the text.
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
   // A caller's mistake, seen before anything was sent or changed.

@@ -29,7 +29,7 @@ struct PtTensor {
   std::vector<int64_t> strides;
 };
 
-// What parse_pt() finds in a file.
+// The contents that parse_pt() finds in a file.
 struct PtContents {
   std::vector<PtTensor> tensors;                // by name
   std::map<std::string, std::string> metadata;  // numbers and short text found beside them

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0 {
 
-// What read_pt() reads from a file.
+// The contents that read_pt() reads from a file.
 struct PtFile {
   Safetensors contents;               // the tensors, and the numbers and texts beside them
   std::vector<std::string> left_out;  // other entries, such as "optimizer"

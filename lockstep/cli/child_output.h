@@ -1,4 +1,4 @@
-// What a child process prints, read with a deadline.
+// Reads the output of a child process with a deadline.
 #pragma once
 
 #include <filesystem>

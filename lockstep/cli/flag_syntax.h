@@ -16,7 +16,7 @@ struct Flag {
   // ones ambiguous.
   bool foreign = false;
   std::string means = {};  // the flag that this is another name of; "": it is none
-  // What to use instead of a flag that is known and not supported: the rest of a sentence that
+  // For a flag that is known and not supported, what to use instead: the rest of a sentence that
   // begins with the flag. "": it is supported.
   std::string instead = {};
 };

@@ -52,7 +52,7 @@ OptionTable table_from_json(const std::string& text);
 // the text of --help: "json".
 inline constexpr const char* kHelpFormat = "LOCKSTEP_HELP_FORMAT";
 
-// What a command prints for --help: `text`, or the table as JSON where the environment asks for it.
+// A command's output for --help: `text`, or the table as JSON where the environment asks for it.
 std::string help_output(const OptionTable& table, const std::string& text);
 // The same for a command without options of its own, whose first word chooses what it does.
 // `command` is "lockstep bench".

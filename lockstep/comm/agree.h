@@ -24,10 +24,10 @@ void agree(const Communicator& comm, const std::string& what,
            std::initializer_list<AgreedValue> values = {},
            Communicator::Site site = Communicator::Site::current());
 
-// Of a tensor's shape, type and bits; of one on a device without the bits, for which the host would have to wait. Some
-// 10 GB a second.
+// A fingerprint of a tensor's shape, type and bits, at some 10 GB a second. A tensor on a device
+// counts without its bits, for which the host would have to wait.
 uint64_t tensor_fingerprint(const at::Tensor& tensor);
-// Of the state of this process's default CPU generator: for ranks that are about to draw the same. Does not draw.
+// A fingerprint of the default CPU generator here, for ranks about to draw the same. Does not draw.
 uint64_t random_fingerprint();
 
 }  // namespace lockstep::inline v0

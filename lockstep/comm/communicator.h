@@ -142,7 +142,7 @@ class LOCKSTEP_API Communicator final {
   // The device on which this rank trains: the one that init() was asked for; otherwise that of the
   // engine, capabilities().device, which is the CPU except for nccl.
   at::Device device() const;
-  // What the engine can do; the same on all ranks.
+  // The abilities of the engine; the same on all ranks.
   const Capabilities& capabilities() const;
   // Capabilities of the engine that carries the host's tensors: a second engine where
   // capabilities().device is not the CPU.
@@ -293,9 +293,9 @@ class LOCKSTEP_API Communicator final {
   void recv(const at::Tensor& tensor, int src, int tag = 0, Site site = Site::current());
   Work isend(const at::Tensor& tensor, int dst, int tag = 0, Site site = Site::current());
   Work irecv(const at::Tensor& tensor, int src, int tag = 0, Site site = Site::current());
-  // What a receive of `tag` from `src` would find now, behind the receives already posted. It
-  // serves receivers that take messages from the first rank that sends. It sees the host's messages
-  // only. Never blocks.
+  // Returns what a receive of `tag` from `src` would find now, behind the receives already posted.
+  // It serves receivers that take messages from the first rank that sends. It sees the host's
+  // messages only. Never blocks.
   // Throws: PeerLost if there is no message and the rank is dead; InvalidArgument where the
   // capabilities lack `probe`.
   Probe probe(int src, int tag = 0);

@@ -14,11 +14,11 @@ namespace lockstep::inline v0 {
 
 // The options of from_mpi().
 struct FromMpiOptions {
-  // What carries the data. "": LOCKSTEP_BACKEND; otherwise MPI only introduces the ranks to each
-  // other, and Lockstep's own engines carry the data: shm on one host, and over several hosts
-  // hierarchical, or tcp where no two ranks share one. "mpi": the program's MPI carries the data
-  // too, with its networks; its sums have no fixed order. "hierarchical:mpi": MPI between the
-  // hosts, shm inside each. The others are InitOptions::backend's.
+  // The engine that carries the data. "": LOCKSTEP_BACKEND; without it MPI only introduces the
+  // ranks to each other, and Lockstep's own engines carry the data: shm on one host, and over
+  // several hosts hierarchical, or tcp where no two ranks share one. "mpi": the program's MPI
+  // carries the data too, with its networks; its sums have no fixed order. "hierarchical:mpi": MPI
+  // between the hosts, shm inside each. The others are InitOptions::backend's.
   std::string backend = {};
   // The time-out of every wait of the communicator, and of this call.
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);

@@ -16,7 +16,7 @@
 
 namespace lockstep::inline v0 {
 
-// What a child executes, and with what.
+// The program or function that a child executes, and the conditions under which it does.
 struct SubprocessOptions {
   std::vector<std::string> command;  // argv, at least argv[0]
   std::string program;  // the file to execute; "": command[0], looked up on PATH like in a shell

@@ -9,10 +9,10 @@
 
 namespace lockstep::inline v0::data {
 
-// Of the batches of `whole` (batch_size indices each, the last one perhaps fewer), rank r has the
-// ones numbered r, r + replicas, ...: N ranks in a step see the next N batches of one process. The
+// Rank r has those batches of `whole` (batch_size indices each, the last one perhaps fewer) that
+// are numbered r, r + replicas, ...: N ranks in a step see the next N batches of one process. The
 // last ones are filled from the beginning, so that every rank has equally many full batches; with
-// drop_last, batches that do not fill a step are left out. Like Hugging Face accelerate's
+// drop_last, batches that do not fill a step are left out. So does Hugging Face accelerate's
 // BatchSamplerShard with even batches.
 //
 // `whole` must outlive this; its epoch is set with this one's when indices() is called.

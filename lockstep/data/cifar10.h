@@ -30,7 +30,7 @@ struct Cifar10Options {
   bool load_test = true;   // false: the same for .test
 };
 
-// What cifar10() loads.
+// The data sets that cifar10() loads.
 struct Cifar10 {
   ImageDataset train;  // images [N, 3, 32, 32], labels 0..9
   ImageDataset test;

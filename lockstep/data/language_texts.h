@@ -9,7 +9,7 @@
 
 namespace lockstep::inline v0::data {
 
-// What language_texts() loads.
+// The texts that language_texts() loads.
 struct LanguageTexts {
   std::vector<std::string> train;  // UTF-8
   std::vector<std::string> dev;

@@ -17,7 +17,7 @@ struct MnistOptions {
   bool load_test = true;   // false: the same for .test
 };
 
-// What mnist() loads.
+// The data sets that mnist() loads.
 struct Mnist {
   ImageDataset train;  // images [N, 1, 28, 28], labels 0..9
   ImageDataset test;

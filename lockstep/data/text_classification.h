@@ -45,7 +45,7 @@ struct TextDataOptions {
   int64_t split_seed = 123;              // of the same
 };
 
-// What text_classification() loads.
+// The examples that text_classification() loads, and their classes.
 struct LOCKSTEP_API TextClassification {
   std::vector<TextExample> train;
   std::vector<TextExample> dev;

@@ -27,7 +27,7 @@ struct LOCKSTEP_API LmBatch {
   auto tensors() { return std::tie(ids, targets); }  // like TextBatch's
 };
 
-// What becomes of the tokens after the last whole window.
+// The treatment of the tokens after the last whole window.
 enum class WindowRest { kDropped, kKept };
 
 // Cheap to copy: copies share the tokens.

@@ -12,7 +12,7 @@ class Module;
 
 namespace lockstep::inline v0 {
 
-// What the writer may assume of a user's own modules.
+// The assumptions that the writer may make about a user's own modules.
 struct TwinOptions {
   // Types, as Module::name() gives them, that derive from Sequential and whose forward() calls their modules in their order
   // and does nothing else. libtorch's Sequential cannot be put into another one; such a class can.
@@ -32,7 +32,7 @@ struct TwinOptions {
 //
 // Throws: InvalidArgument, one line, for a `name` that is no name of a Python class, and for modules that are none of these,
 // such as one with a forward of its own or a Functional; all of them are named with their paths and types.
-// Thread-safety: as long as nobody changes the module.
+// Thread-safety: as long as no thread changes the module.
 LOCKSTEP_API std::string module_to_python(const torch::nn::Module& module, const std::string& name,
                                           const TwinOptions& options = {});
 

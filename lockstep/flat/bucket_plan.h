@@ -13,7 +13,7 @@
 
 namespace lockstep::inline v0::flat {
 
-// What a plan has to know of a tensor.
+// The properties of a tensor that a plan has to know.
 struct TensorSpec {
   int64_t numel = 0;
   at::ScalarType dtype = at::kFloat;

@@ -35,9 +35,9 @@ struct ShardPolicy {
   std::vector<ShardRule> rules = {};
 };
 
-// What a policy has chosen for each tensor.
+// The choices of a policy for each tensor.
 struct ShardChoice {
-  // What one rule selected.
+  // The tensors that one rule selected: their number and their bytes.
   struct Taken {
     int64_t tensors = 0;
     int64_t bytes = 0;

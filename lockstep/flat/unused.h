@@ -6,7 +6,7 @@
 
 namespace lockstep::inline v0 {
 
-// What becomes of the gradient of such a parameter.
+// The treatment of the gradient of such a parameter.
 enum class Unused : uint8_t {
   kLeave,  // its gradient is unchanged: undefined, or with its former values
   kZero,   // an undefined gradient becomes zero

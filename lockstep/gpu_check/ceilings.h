@@ -1,4 +1,4 @@
-// What a device can do at most, measured: what other figures are held against.
+// Measures the most that a device can do: other figures are held against it.
 #pragma once
 
 #include <c10/core/Device.h>

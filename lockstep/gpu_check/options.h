@@ -1,4 +1,4 @@
-// What the program is asked to do, by its user or by the process of it that started this one.
+// The program's options, from its user or from the process of it that started this one.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct Options {
   std::string nccl;               // a file of another NCCL, for two ranks on one device
   std::string sanitizer;          // compute-sanitizer; "": the one on PATH
   std::vector<std::string> only;  // parts; empty: all
-  // Of processes that the program starts itself.
+  // The options of processes that the program starts itself.
   std::string part;     // this one, and no others
   std::string job;      // as a rank of this one
   std::string engine;   // of its communicator

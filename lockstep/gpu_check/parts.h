@@ -43,10 +43,10 @@ struct Part {
   void (*run)(const Options& options, const Rows& rows);
 };
 const std::vector<Part>& parts();
-// What compute-sanitizer is given to run.
+// Runs the operations at which compute-sanitizer looks.
 void look_at_small_operations(const Options& options, const Rows& rows);
 
-// What is known of the machine, and how fast it copies and multiplies.
+// The machine, as far as it is known, and how fast it copies and multiplies.
 void look_at_machine(const Options& options, const Rows& rows);
 // Streams, events, memory and events that processes share.
 void look_at_device(const Options& options, const Rows& rows);

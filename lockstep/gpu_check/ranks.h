@@ -25,7 +25,7 @@ struct JobSpec {
   std::map<std::string, std::string> variables = {};
 };
 
-// What each rank does. Rows that rank 0 adds count, and of other ranks those that say "failed".
+// The work of each rank. All rows of rank 0 count, and of other ranks those that say "failed".
 using Job = void (*)(Communicator& comm, const Options& options, const Rows& rows);
 // By name: all that on_ranks() can start.
 const std::map<std::string, Job>& jobs();

@@ -1,4 +1,4 @@
-// Row: one thing that was looked at, and what came out. Processes hand rows up to whoever started
+// Row: one thing that was looked at, and what came out. Processes hand rows up to the one that started
 // them as lines of their output, so that one which hangs or dies leaves those that it had.
 #pragma once
 
@@ -29,7 +29,7 @@ nlohmann::json to_json(const Row& row);
 // One line, without its end, that take_rows() knows.
 std::string to_line(const Row& row);
 
-// What a process has written: its rows, and the rest.
+// The output of a process: its rows, and the rest.
 struct Output {
   std::vector<Row> rows;
   std::string rest;

@@ -5,12 +5,12 @@
 
 namespace lockstep::inline v0::gpu_check {
 
-// Of the program's user: every part, the table on stdout, the rows in a file. The exit code: 0, or 1
-// where a row says "failed". Throws InvalidArgument for parts that there are none of, and for a file
-// that cannot be written.
+// Runs the parts that the program's user asks for, with the table on stdout and the rows in a file.
+// Returns the exit code: 0, or 1 where a row says "failed". Throws InvalidArgument for parts that
+// there are none of, for a file that cannot be written, and where no device is visible.
 int run_all(const Options& options);
 
-// The one in options.part.
+// Runs the one in options.part.
 int run_part(const Options& options);
 
 // This program's own file.

@@ -1,4 +1,4 @@
-// What runs in Python: a string of the program, made from contest.py by the build.
+// The program that runs in Python: a string, made from contest.py by the build.
 #pragma once
 
 namespace lockstep::inline v0::gpu_check {

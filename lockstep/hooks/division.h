@@ -1,7 +1,7 @@
-// What a model with forwards of its own asks of those who divide it among ranks. Layers of
+// The interfaces by which a model with forwards of its own is divided among ranks. Layers of
 // libtorch's are divided by hooks (layer_hook.h). A module that computes several at once is told
 // its part instead (Divisible), and calls it around its products: on all ranks that divide the
-// model, in one order. What gives tensors is differentiable, where nothing else is said.
+// model, in one order. Functions that return tensors are differentiable unless noted.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@ class LOCKSTEP_API ModelPart {
   virtual ~ModelPart() = default;
   virtual int64_t index() const = 0;  // this part's number
   virtual int64_t count() const = 0;  // of parts
-  // Of a dim that is divided, whose slices' sizes differ by one at most, where a part's begins.
+  // Where a part's slice of a divided dim begins; the sizes of slices differ by one at most.
   int64_t begin(int64_t size, int64_t part) const { return size * part / count(); }
   int64_t begin(int64_t size) const { return begin(size, index()); }
 
@@ -36,14 +36,14 @@ class LOCKSTEP_API ModelPart {
   virtual at::Tensor leave(const at::Tensor& rows) const = 0;
   // A parameter that each part uses for its own rows; backward adds up its gradients.
   virtual at::Tensor share(const at::Tensor& parameter) const = 0;
-  // Of `heads`, fewer than parts, the one that neighbours have: its parameter, whose gradient
-  // backward adds up over those. At any time of backward.
+  // A parameter of the one head that neighbouring parts share where `heads` are fewer than parts;
+  // backward adds up its gradient over those parts, at any time of backward.
   virtual at::Tensor share_head(const at::Tensor& parameter, int64_t heads) const = 0;
   // [rows, this part's columns] -> [rows, columns]; in backward this part's columns.
   virtual at::Tensor gather(const at::Tensor& rows, int64_t columns) const = 0;
   // Statistics of logits, in place (VocabularyPart::combine). Without gradients.
   virtual void combine(const at::Tensor& statistics) const = 0;
-  // What part 0 has drawn, on every part.
+  // Returns on every part what part 0 has drawn.
   virtual uint64_t agree(uint64_t drawn) const = 0;
 };
 
@@ -59,8 +59,8 @@ class LOCKSTEP_API TokenPart {
   // This rank's rows, ascending, perhaps none; and how many each rank has. Send nothing.
   virtual std::vector<int64_t> rows(const Lengths& lengths) const = 0;
   virtual std::vector<int64_t> counts(const Lengths& lengths) const = 0;
-  // Of this rank's rows to those of their sequences up to each: queries [rows, heads, width], keys
-  // and values [rows, key_value_heads, width], turned by positions -> [rows, heads, width].
+  // Attention of this rank's rows to their sequences up to each row: queries [rows, heads, width],
+  // keys and values [rows, key_value_heads, width], rotated by positions -> [rows, heads, width].
   virtual at::Tensor attend(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const Lengths& lengths) const = 0;
   // Throws InvalidArgument for heads that attend() does not take. Sends nothing.

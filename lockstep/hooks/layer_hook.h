@@ -62,7 +62,7 @@ class LayerCall {
   const Compute& compute_;
 };
 
-// What code that computes around a divided layer needs to know of it.
+// One rank's part of a divided layer, for code that computes around the layer.
 class LayerPart {
  public:
   virtual ~LayerPart() = default;
@@ -81,7 +81,7 @@ class LayerHook {
   // The module that the hook calls in place of the layer, and that is registered there; otherwise
   // null.
   virtual const torch::nn::Module* replacement() const { return nullptr; }
-  // Of a layer that is called as a part of one that several ranks have; else null.
+  // The part, where the layer is called as a part of one that several ranks have; else null.
   virtual const LayerPart* part() const { return nullptr; }
 };
 

@@ -1,6 +1,6 @@
 // In situ for C (C11; also C++): a simulation hands samples to trainers on the same host through a
-// ring in shared memory, while both go on. lockstep/insitu/ring.h says how a ring behaves: who comes
-// first, who may, who dies. A program links lockstep::insitu, and needs neither libtorch nor MPI.
+// ring in shared memory, while both go on. lockstep/insitu/ring.h says how a ring behaves: life,
+// access, deaths. A program links lockstep::insitu, and needs neither libtorch nor MPI.
 //
 //   lockstep_insitu_field fields[] = {{"u", LOCKSTEP_INSITU_FLOAT64, 2, {64, 64}}};
 //   lockstep_insitu_producer* ring;
@@ -28,11 +28,11 @@
 extern "C" {
 #endif
 
-// What went wrong; the numbers of lockstep_status.
+// The results of the functions; the numbers are those of lockstep_status.
 enum {
   LOCKSTEP_INSITU_OK = 0,
   LOCKSTEP_INSITU_INVALID_ARGUMENT = 1,
-  LOCKSTEP_INSITU_TIMEOUT = 2,   // no ring, or nobody of it answers
+  LOCKSTEP_INSITU_TIMEOUT = 2,   // no ring, or no member of it answers
   LOCKSTEP_INSITU_MISMATCH = 4,  // the ring has another schema; the text names the field
   LOCKSTEP_INSITU_DATA_ERROR = 6,
   LOCKSTEP_INSITU_SYSTEM_ERROR = 9,
@@ -71,7 +71,7 @@ typedef struct lockstep_insitu_field {
 } lockstep_insitu_field;
 
 typedef struct lockstep_insitu_options lockstep_insitu_options;  // of lockstep_insitu_produce()
-// Of lockstep_insitu_produce(): ProducerOptions in ring.h. Start from LOCKSTEP_INSITU_OPTIONS.
+// The producer's options: ProducerOptions in ring.h. Start from LOCKSTEP_INSITU_OPTIONS.
 struct lockstep_insitu_options {
   size_t size;  // of this struct, so that fields can be added; the macro below sets it
   int32_t slots;

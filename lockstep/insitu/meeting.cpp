@@ -99,7 +99,7 @@ Meeting meet(const std::string& name, const std::optional<Geometry>& geometry, D
       taken = true;
     }
     if (deadline.expired())
-      throw Timeout(taken ? "insitu: nobody of the ring '" + name + "' has answered within " +
+      throw Timeout(taken ? "insitu: no member of the ring '" + name + "' has answered within " +
                                 std::to_string(deadline.timeout_seconds()) +
                                 " s; are all its processes stopped?"
                           : "insitu: no producer has opened the ring '" + name + "' within " +

@@ -1,7 +1,7 @@
 // How the members of a ring find its memory by name. Not a public header.
 //
 // A ring's name is an abstract Unix socket that listens. Every member holds the same listening
-// socket, and a thread of each hands the memory and the socket itself to whoever connects. So the
+// socket, and a thread of each hands the memory and the socket itself to those that connect. So the
 // name lives as long as any member does, no member is special, and nothing is left when the last
 // one is killed. The kernel tells each side the other's user.
 #pragma once

@@ -17,20 +17,20 @@
 //   }
 //   ring.close(Deadline::seconds(60));
 //
-// Who comes first. The first producer makes the ring with its schema and number of slots; a
-// consumer that comes earlier waits for it. Later producers must bring the same schema. The ring
-// lives as long as any member does: a simulation or a trainer may end, and be started and attach
-// again. It has no file: when the last member ends, however it ends, nothing is left.
+// The life of a ring. The first producer makes it with its schema and number of slots; a consumer
+// that comes earlier waits for it. Later producers must bring the same schema. The ring lives as
+// long as any member does: a simulation or a trainer may end, and be started and attach again. It
+// has no file: when the last member ends, however it ends, nothing is left.
 //
-// Who may. Members have one user: the kernel tells each side the other's, and other users' are
-// turned away. Processes of one user trust each other with the samples. Still, a member that writes
-// nonsense into the ring cannot make another one read or write outside of its memory; it can only
-// spoil samples and counts. Nothing listens beyond the host, and members in different network
-// namespaces (containers) do not find each other.
+// Access. All members have one user: the kernel tells each side the other's, and processes of other
+// users are turned away. Processes of one user trust each other with the samples. Still, a member
+// that writes nonsense into the ring cannot make another one read or write outside of its memory;
+// it can only spoil samples and counts. Nothing listens beyond the host, and members in different
+// network namespaces (containers) do not find each other.
 //
-// Who dies. The death of a member delays no other. A slot that a killed producer was filling is
-// free again; a sample that a killed consumer had taken goes to another consumer. So a sample may
-// be seen twice if its consumer was killed after using it and before releasing it. A stopped member
+// Deaths. The death of a member delays no other. A slot that a killed producer was filling is free
+// again; a sample that a killed consumer had taken goes to another consumer. So a sample may be
+// seen twice if its consumer was killed after using it and before releasing it. A stopped member
 // (SIGSTOP) keeps the slots that it is working on, and only those. The others notice a death at
 // their next wait, within 50 ms, or within 50 ms of calls on a full or empty ring. A member that
 // forks lives until its children that have not called exec() have ended too.
@@ -58,7 +58,7 @@ namespace lockstep::inline v0::insitu {
 
 class RingMember;  // private
 
-// What begin() does if the ring is full.
+// The behaviour of begin() if the ring is full.
 enum class OnFull : uint32_t {
   kWait = 0,        // waits for a slot until the deadline, then drops the new sample
   kDropNewest = 1,  // drops the new sample at once
@@ -66,9 +66,9 @@ enum class OnFull : uint32_t {
                     // producers hold all slots, drops the new sample at once
 };
 
-// Of Producer::open().
+// The options of Producer::open().
 struct LOCKSTEP_API ProducerOptions {
-  // Of the ring, 1 to 4096, if this producer makes it; otherwise the ring's number holds.
+  // The number of slots, 1 to 4096, if this producer makes the ring; otherwise the ring's holds.
   int slots = 64;
   OnFull on_full = OnFull::kWait;  // of this producer
   // The number of producers that the simulation starts, if this one makes the ring: the stream does
@@ -77,7 +77,7 @@ struct LOCKSTEP_API ProducerOptions {
 };
 
 // A slot that a producer fills. Movable. A slot that is destroyed without commit() is given back,
-// and nobody sees what was written. It may outlive its Producer.
+// and no consumer sees what was written. It may outlive its Producer.
 class LOCKSTEP_API Slot {
  public:
   Slot(Slot&& other) noexcept;
@@ -117,7 +117,7 @@ class LOCKSTEP_API Producer {
   Producer& operator=(Producer&&) noexcept;
   ~Producer();
 
-  // Of the ring's samples.
+  // The schema of the ring's samples.
   const Schema& schema() const;
   // A slot for the next sample; nullopt if the sample is dropped (OnFull), which is counted. Waits
   // at most until the deadline, and only with OnFull::kWait.
@@ -153,7 +153,7 @@ class LOCKSTEP_API Batch {
   size_t size() const { return samples_.size(); }
   // Whether it holds none.
   bool empty() const { return samples_.empty(); }
-  // Of its samples; an empty batch that no take() has returned has an empty one.
+  // The schema of its samples; an empty batch that no take() has returned has an empty one.
   const Schema& schema() const;
   // The field's array of a sample, in the ring; valid until the sample is released.
   // Throws: InvalidArgument for a sample or a field that is not there.
@@ -196,7 +196,7 @@ class LOCKSTEP_API Consumer {
   Consumer& operator=(Consumer&&) noexcept;
   ~Consumer();
 
-  // Of the ring's samples.
+  // The schema of the ring's samples.
   const Schema& schema() const;
   // The ring's number of slots.
   int slots() const;

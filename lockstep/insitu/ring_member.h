@@ -1,5 +1,5 @@
-// What a Producer or a Consumer and its slots share: the memory, and the ring's door. Not a public
-// header.
+// RingMember: the memory and the ring's door, which a Producer or a Consumer and its slots share.
+// Not a public header.
 #pragma once
 
 #include <memory>

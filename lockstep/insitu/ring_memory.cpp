@@ -170,7 +170,7 @@ std::atomic<uint32_t>* RingMemory::origins() const {
   return reinterpret_cast<std::atomic<uint32_t>*>(mapping_.data() + geometry_.origins_offset());
 }
 
-// Records that nobody has used come first, so that the rows of dead members stay readable.
+// Records that were never used come first, so that the rows of dead members stay readable.
 void RingMemory::enter(bool producer) {
   for (const bool fresh : {true, false}) {
     for (uint32_t i = 0; i < kMaxMembers; ++i) {
@@ -191,7 +191,7 @@ void RingMemory::enter(bool producer) {
       uint32_t used = header().used_members.load();
       while (used <= i && !header().used_members.compare_exchange_weak(used, i + 1)) {
       }
-      // Nobody believes the record before its state says that it is open.
+      // No member believes the record before its state says that it is open.
       record.state.store(with_state(before, MemberState::kNone));
       record.producer.store(producer ? 1 : 0);
       record.pid.store(::getpid());
@@ -222,7 +222,7 @@ uint32_t RingMemory::used_members() const noexcept {
 std::optional<RingMemory::Claim> RingMemory::claim(bool or_oldest) noexcept {
   const uint32_t count = slots();
   const uint32_t begin = next_slot_.load(std::memory_order_relaxed) % count;
-  // One number for each attempt: a word with it is nobody else's.
+  // One number for each attempt: a word with it is no other member's.
   const uint64_t number = header().next_number.fetch_add(1) + 1;
   const uint64_t wanted = SlotWord{SlotState::kWriting, member_, number}.pack();
   for (int scan = 0; scan < kRescans; ++scan) {

@@ -6,7 +6,7 @@
 // and every other number only counts or orders.
 //
 // A member holds an open file description lock on one byte of the memfd. The kernel drops the lock
-// when the process ends, however it ends; so whoever looks sees which members live, in every PID
+// when the process ends, however it ends; so every process sees which members live, in every PID
 // namespace and without a number that can be reused. The byte's index is the member's number, and
 // the lock makes it the member's alone.
 #pragma once
@@ -73,7 +73,7 @@ struct RingHeader {
   std::array<MemberRecord, kMaxMembers> members;
 };
 
-// What the geometry of a ring is, apart from its memory.
+// The geometry of a ring, as a value apart from its memory.
 struct Geometry {
   Schema schema;
   uint32_t slots = 0;

@@ -1,4 +1,4 @@
-// What a sample of a ring is made of: named arrays, each with a dtype and a shape.
+// Schema: the named arrays of which a ring's sample is made, each with a dtype and a shape.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct LOCKSTEP_API Field {
 
   bool operator==(const Field&) const = default;
   size_t elements() const;  // the product of the shape
-  // Of the array.
+  // The size of the array.
   size_t bytes() const { return elements() * size_of(dtype); }
   std::string to_string() const;  // "velocity float32 [3, 64, 64]"
 };
@@ -69,7 +69,7 @@ class LOCKSTEP_API Schema {
   size_t index_of(std::string_view name) const;
   // Where the field's array begins in a sample; a multiple of kAlignment.
   size_t offset(size_t index) const { return offsets_[index]; }
-  // Of a whole sample with its padding; a multiple of kAlignment.
+  // The size of a whole sample with its padding; a multiple of kAlignment.
   size_t sample_bytes() const { return sample_bytes_; }
   std::string to_string() const;  // the fields, with "; " between them
 

@@ -1,4 +1,4 @@
-// What has passed through a ring.
+// RingStats: counts of what has passed through a ring.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lockstep::inline v0::insitu {
 
-// Of a producer or consumer.
+// The state of a producer or consumer.
 enum class MemberState : uint32_t {
   kNone = 0,
   kOpen = 1,

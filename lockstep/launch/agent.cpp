@@ -186,7 +186,7 @@ LaunchResult run(const AgentContext& context) {
     former.plan = plan;
     former.known = peers->known();
     former.lost = peers->lost();
-    former.ran = !peers->leads();
+    former.ran_with = peers->leads() ? 0 : plan.nodes;
     former.ranks_until = peers->lost_ranks_until();
     peers.reset();
   }

@@ -76,8 +76,9 @@ struct AgentMessage {
   uint16_t port = 0;  // a free port on the member's host for the next generation's MASTER_PORT
   int seen = -1;      // kJoin: the newest generation whose plan the member had
   int restarts = 0;   // kJoin: restarts of all ranks so far, as far as the member knows
-  bool ran = false;   // kJoin: it was part of the newest generation that it knows, and did not lead
-  // kJoin: for so long, ranks of the agent that led the member before may still run.
+  // kJoin: the number of hosts of the newest generation that it knows; 0: it was no part of that, or
+  // led it.
+  int ran_with = 0;
   std::chrono::milliseconds old_ranks_for{0};
   bool finished = false;  // kEnded: all ranks ended by themselves, with 0
   bool well = false;      // kEnded: all ranks ended with 0, perhaps because they were told to

@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kGroupPause = std::chrono::milliseconds(2);
 constexpr auto kKilledGroupTimeout = std::chrono::seconds(2);
-// For the first agent's answer, which takes one second, and a heartbeat more where the question is
-// lost.
+// The time in which the first agent answers: it waits for one second, and a heartbeat more where
+// the question is lost.
 constexpr auto kLeaveAnswer = std::chrono::seconds(3);
 
 }  // namespace
@@ -30,6 +30,7 @@ bool Attempt::asks_to_leave(int signal) {
       !job_.peers.may_give_place())
     return false;
   stop_signal_ = signal;
+  supervisor_.hear_signal();
   leaves_by_ = Clock::now() + kLeaveAnswer;
   AgentMessage message;
   message.kind = AgentMessage::Kind::kLeave;
@@ -38,11 +39,12 @@ bool Attempt::asks_to_leave(int signal) {
   return true;
 }
 
-// Without an answer the job stops, as it was asked to.
+// Without an answer the ranks here stop, as they were asked to. The question is repeated until the
+// first agent answers.
 void Attempt::look_for_leave() {
   if (!leaves_by_ || Clock::now() < *leaves_by_) return;
   leaves_by_.reset();
-  if (!supervisor_.stopping()) take_signal(SIGTERM);
+  if (!supervisor_.stopping()) obey(orders_of_signal(SIGTERM));
 }
 
 void Attempt::leave_for_another_host() {
@@ -97,6 +99,8 @@ void Attempt::take_orders() {
     if (!order->asked) {
       look_at_ranks();
       write_last_traces("the job failed on another host");
+    } else if (stop_signal_) {
+      write_last_traces(signal_name(*stop_signal_) + " to lockstep run");
     }
     obey(supervisor_.on_stop(Clock::now(), order->asked));
   }

@@ -1,4 +1,4 @@
-// What each rank is bound to, in mpirun's words (--bind-to, --map-by). Pure data.
+// Binding: the processors of each rank, in mpirun's words (--bind-to, --map-by). Pure data.
 #pragma once
 
 namespace lockstep::inline v0::launch {

@@ -4,7 +4,7 @@
 // The leader holds a key that is bound to a lease, so that the key goes when its holder no longer
 // renews the lease. The number of each generation is written on the condition that the key is still
 // the holder's: of two agents that believe to lead, only one can form a generation. While the
-// service cannot be reached, running ranks continue and nothing new begins.
+// service cannot be reached, nothing new begins; ranks run on unless others may begin (overdue()).
 #pragma once
 
 #include <chrono>

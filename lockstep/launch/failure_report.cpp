@@ -76,7 +76,7 @@ std::string describe_end(const ExitStatus& status) {
   if (status.signal == 0) return "exited with code " + std::to_string(status.exit_code);
   std::string text = "killed by " + signal_name(status.signal);
   if (status.signal == SIGKILL)
-    text += " (by the kernel for lack of memory, unless somebody sent it)";
+    text += " (by the kernel for lack of memory, unless a user sent it)";
   return text;
 }
 

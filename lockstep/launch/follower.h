@@ -19,7 +19,7 @@ class Follower {
   struct Step {
     std::vector<AgentMessage> say;  // to the leader
     // For the agent and its ranks, each once: kWait, kStart (with its plan), kStop, kStopServices,
-    // kSignal, kOver; and kWaitInVain and kStoodStill as often as they arrive.
+    // kSignal, kOver; and kLeave, kWaitInVain and kStoodStill as often as they arrive.
     std::vector<AgentMessage> hear;
   };
 

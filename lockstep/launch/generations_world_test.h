@@ -111,7 +111,7 @@ class World {
     Time heard, lost_at, refused_since{};
     bool lost = false, refused = false;
     bool asked = false;  // it would leave
-    bool ran = false;    // the newest generation that it knows, led by another
+    int ran_with = 0;    // AgentMessage's
     // Kept over connections like in joining.cpp and agent.cpp, including those that were lost
     // before a generation began.
     int seen = -1;
@@ -275,7 +275,7 @@ class World {
     p.seen = std::max(p.seen, p.leader->generation());
     close_all(p);
     retired_.push_back(std::move(p.leader));
-    p.ran = p.ran && !p.introduced;
+    if (p.introduced) p.ran_with = 0;
     p.introduced = false;
     lose(p);
   }
@@ -401,7 +401,7 @@ class World {
     join.min_nodes = job_.min;
     join.seen = p.seen;
     join.known = p.known;
-    join.ran = p.ran;
+    join.ran_with = p.ran_with;
     join.old_ranks_for =
         std::max(milliseconds(0), std::chrono::ceil<milliseconds>(p.ranks_until - now_));
     join.endpoint = p.host < job_.endpoints && job_.endpoints > 1 ? p.host : -1;
@@ -551,7 +551,7 @@ class World {
     if (message.kind == Kind::kStart) {
       begin(p, message.plan);
     } else if (message.kind == Kind::kWait) {
-      p.ran = false;
+      p.ran_with = 0;
     } else if (message.kind == Kind::kStop) {
       stop_ranks(p);
     } else if (message.kind == Kind::kLeave && p.asked) {
@@ -575,7 +575,7 @@ class World {
       check_move(p, plan);
     }
     p.runs = plan.generation;
-    p.ran = true;
+    p.ran_with = plan.nodes;
     p.place = plan.node_rank;
     p.of = p.leads;
     const uint64_t life = ++p.life;

@@ -12,7 +12,7 @@
 
 namespace lockstep::inline v0::launch {
 
-// What started a process.
+// The launcher that started a process.
 enum class Launcher {
   kNone,      // started by hand: one process, alone
   kLockstep,  // lockstep run, launch::spawn

@@ -92,7 +92,9 @@ void JoinedAgent::lose(const std::string& how, bool for_good, bool silent) {
   const bool comes_back = on_failure_of(options_) == OnFailure::kRestart || nodes_.spare_nodes > 0;
   if (!for_good && (!plan() || comes_back)) {
     // An agent that was elected and leads no more closes its connections while its ranks end.
-    const bool may_run = silent || nodes_.server == NodesOptions::Server::kElected;
+    // Ranks that were asked to stop have longer than hosts wait for each other.
+    const bool may_run =
+        silent || asked_to_stop() || nodes_.server == NodesOptions::Server::kElected;
     set_lost(how, may_run ? ranks_gone_by(Clock::now(), nodes_.beat, grace) : Time{});
     return;
   }

@@ -257,7 +257,7 @@ class Joining {
     has_met_ = true;
     former_.seen = peers.seen();
     former_.known = peers.known();
-    former_.ran = former_.ran && peers.waits().empty();  // otherwise others run, without this one
+    if (!peers.waits().empty()) former_.ran_with = 0;  // others run, without this one
     former_.ranks_until = std::max(former_.ranks_until, peers.lost_ranks_until());
     // One that waited, as a spare, knows as well that the job runs.
     const bool runs = !former_.lost.empty() || !peers.waits().empty();
@@ -335,7 +335,7 @@ class Joining {
 
   [[noreturn]] void say_that_it_is_gone() const {
     fail("the first agent of the job, at " + place() + ", vanished: " + former_.lost +
-         "; nobody leads the job any more, start it again (another agent would with " +
+         "; no agent leads the job any more, start it again (another agent would with " +
          (nodes_.spare_nodes > 0 ? "" : "a second --rdzv-endpoint HOST:PORT,HOST:PORT, or ") +
          "--rdzv-backend etcd)");
   }

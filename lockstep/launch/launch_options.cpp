@@ -28,7 +28,7 @@ void check(const LaunchOptions& options) {
   if (options.on_failure == OnFailure::kStop && options.max_restarts > 0)
     refuse("max-restarts contradicts on-failure stop");
   if (options.on_failure == OnFailure::kShrink && options.max_restarts > 0)
-    refuse("max-restarts contradicts on-failure shrink, which starts nobody");
+    refuse("max-restarts contradicts on-failure shrink, which starts no rank");
   if (options.on_failure == OnFailure::kShrink && options.nodes)
     refuse(
         "on-failure shrink is for the ranks of one host; use restart, which goes on with the hosts "

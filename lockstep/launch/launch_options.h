@@ -1,4 +1,4 @@
-// What a job is to be: its ranks, its hosts, its output, and what happens when a rank fails. Pure.
+// The options of a job: its ranks, hosts and output, and what happens when a rank fails. Pure.
 #pragma once
 
 #include <chrono>
@@ -27,9 +27,9 @@ struct RemoteHost {
   int ranks = 1;
 };
 
-// What happens when a rank fails with an exit code other than 2, and when a host leaves or joins.
-// All ranks that run together are a generation; with kRestart the job may have several, one after
-// another.
+// The job's reaction when a rank fails with an exit code other than 2, and when a host leaves or
+// joins. All ranks that run together are a generation; with kRestart the job may have several, one
+// after another.
 enum class OnFailure {
   kStop,     // the job ends
   kRestart,  // all ranks are restarted, on the hosts that are present then
@@ -97,7 +97,7 @@ struct LOCKSTEP_API NodesOptions {
   int lifeline = -1;  // a descriptor whose end of file ends the job on this host (ssh is gone)
 };
 
-// What stands before each line of a rank's output.
+// The text before each line of a rank's output.
 enum class LinePrefix {
   kNone,
   kRank,           // "[rank]: "
@@ -108,7 +108,7 @@ enum class LinePrefix {
 // half-way.
 inline constexpr int kMostRanksOfAHost = 1024;
 
-// What launch() starts on this host, and how.
+// The options of launch(): what it starts on this host, and how.
 struct LaunchOptions {
   std::vector<std::string> command;  // program and arguments; the program is looked up on PATH
   std::string program;               // the file to execute when it is not command[0]
@@ -172,7 +172,7 @@ LOCKSTEP_API void check_spare_ranks(const LaunchOptions& options);
 LOCKSTEP_API void check_spare_nodes(const LaunchOptions& options);
 // The macro in arguments that substitute_local_rank replaces.
 inline constexpr std::string_view kLocalRankMacro = "${local_rank}";
-// What follows a failure: `on_failure`, or its default.
+// The reaction to a failure: `on_failure`, or its default.
 LOCKSTEP_API OnFailure on_failure_of(const LaunchOptions& options);
 // Parses --on-failure: stop, restart, replace or shrink; "": not set.
 // Throws: InvalidArgument, also where it contradicts max_restarts.

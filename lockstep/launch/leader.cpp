@@ -19,7 +19,7 @@ constexpr auto kSameMoment = std::chrono::seconds(1);
 // In addition to the grace: the time for an agent to end its ranks and report that.
 constexpr auto kStopSlack = std::chrono::seconds(10);
 
-// Whoever ends a job on several hosts may signal their agents one after another: then no host is
+// A user who ends a job on several hosts may signal their agents one after another: then no host is
 // replaced, and all ranks may save their work.
 constexpr auto kOthersToo = std::chrono::seconds(1);
 
@@ -208,9 +208,11 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
 Leader::Sends Leader::on_leave(Member from, const AgentMessage& message, Time now) {
   Agent& agent = agents_.at(from);
   const std::string& why = message.text;
-  if (agent.leaving || agent.leaves_at) return {};
+  // A question is repeated until it is answered, and no second signal.
+  if (agent.leaving || agent.leaves_at || signalled_.contains(from)) return {};
+  if (has_spares() && agent.member && phase_ == Phase::kStopping) return {};  // as it asks
   if (has_spares() && agent.member && phase_ == Phase::kRunning) {
-    if (message.generation != agent.plan.generation || agent.ended) return {};
+    if (message.generation != agent.plan.generation) return {};
     agent.leaves_at = now + kOthersToo;
     agent.why_leaves = why;
     return {};
@@ -231,10 +233,12 @@ Leader::Sends Leader::on_leave(Member from, const AgentMessage& message, Time no
 
 Leader::Sends Leader::on_ended(Member from, const AgentMessage& message, Time now) {
   Agent& agent = agents_.at(from);
-  if (!agent.gives_up.empty() && phase_ == Phase::kRunning) {
+  if (!agent.gives_up.empty() && phase_ == Phase::kRunning && !message.finished) {
+    lost_output_ = lost_output_ || message.lost_output;
     vacate(from, loss_of(from, agent.gives_up, now), now);
     return tend_vacancies(now);
   }
+  agent.gives_up.clear();
   // No failure was reported, and ranks are missing.
   const bool too_early = replaces() && phase_ == Phase::kRunning && causes_.empty() &&
                          !message.failure && !message.finished && !message.well;
@@ -324,6 +328,7 @@ Leader::Sends Leader::on_lost(Member member, const std::string& how, Time now) {
   if (phase_ == Phase::kRunning && replaces() && !(agent.ended && !agent.finished)) {
     const bool done = agent.ended;
     lost_output_ = lost_output_ || agent.lost_output;
+    agent.gives_up.clear();  // it has not reported that its ranks have ended
     if (!done) vacate(member, std::move(cause), now);
     forget(member);
     return done ? Sends{} : tend_vacancies(now);
@@ -440,12 +445,12 @@ Leader::Sends Leader::stop_services_if_all_served() {
 
 Leader::Sends Leader::on_time(Time now) {
   Sends sends;
-  if (phase_ == Phase::kMeeting && now >= join_by_) append(sends, on_trouble(too_few(), now));
   if (to_claim() && now >= join_by_)
     append(sends, on_trouble("the number of the next generation could not be written within " +
                                  seconds_text(options_.join_timeout),
                              now));
   append(sends, form_if_enough(now));
+  if (phase_ == Phase::kMeeting && now >= gives_up_at()) append(sends, on_trouble(too_few(), now));
   append(sends, take_newcomers_in(now));
   append(sends, tend_vacancies(now));
   append(sends, let_leave(now));
@@ -480,10 +485,9 @@ Leader::Sends Leader::on_time(Time now) {
 Leader::Time Leader::next_time() const {
   Time next = next_beat_;
   if (phase_ == Phase::kMeeting) {
-    next = std::min(next, join_by_);
+    next = std::min(next, gives_up_at());
     // Where a majority was waited for, the last call is long over.
-    if (hosts_ >= min_nodes() && agents_.contains(kSelf) && why_no_majority().empty())
-      next = std::min(next, std::max(not_before_, changed_at_ + last_call()));
+    if (has_enough()) next = std::min(next, begins_at());
   }
   if (to_claim()) next = std::min(next, join_by_);
   if (phase_ != Phase::kRunning) return next;

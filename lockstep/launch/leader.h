@@ -137,7 +137,7 @@ class Leader {
     NodeIntroduction introduction;
     uint16_t port = 0;
     int seen = -1, restarts = 0, endpoint = -1;
-    bool ran = false;
+    int ran_with = 0;
     std::string job;
     Time heard;
     bool counted = false;       // in hosts_
@@ -215,6 +215,9 @@ class Leader {
   bool gives_place_up(Agent& agent, const AgentMessage& failed) const;
   bool lacks_first_hosts() const;
   bool takes_over() const;
+  bool has_enough() const;
+  Time begins_at() const;
+  Time gives_up_at() const;
   std::chrono::milliseconds last_call() const;
   bool lacks_former_hosts() const;
   AgentMessage stop_order(const Agent& agent) const;
@@ -227,7 +230,7 @@ class Leader {
   void vacate(Member member, Cause cause, Time now);
   Sends tend_vacancies(Time now);
   Sends let_leave(Time now);
-  bool can_replace(const Agent& agent) const;
+  bool spares_suffice() const;
   Sends offer(Vacancy& vacancy, Time now);
   Sends take_place(Member member, Time now);
   Sends begin_in_place(Member member);
@@ -237,7 +240,7 @@ class Leader {
   bool all_heard_since(Time time) const;
   bool past_end() const;
   void say_spares();
-  static bool is_spare_for(const NodePlan& plan, const Agent& agent);
+  static bool is_free(const Agent& agent);
   std::optional<Member> spare_for(const NodePlan& plan) const;
   std::optional<Member> candidate(bool ready) const;
   Sends end(const Cause* cause);

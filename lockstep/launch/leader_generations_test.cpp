@@ -457,12 +457,40 @@ TEST_F(GenerationsOfALeader, HostsThatRanUnderALostLeaderAreWaitedForUntilTheirR
     join(1, -1, "", /*seen=*/3);
   };
   meets();
-  EXPECT_THAT(told(wait(seconds(14)), Kind::kPlan), IsEmpty());
-  EXPECT_EQ(leader_.next_time(), now_ + seconds(1)) << "silence, a heartbeat, grace and a second";
-  EXPECT_THAT(told(wait(seconds(1)), Kind::kPlan), ElementsAre(0, 1));
+  EXPECT_THAT(told(wait(milliseconds(14'500)), Kind::kPlan), IsEmpty());
+  EXPECT_EQ(leader_.next_time(), now_ + milliseconds(500))
+      << "silence, a heartbeat, grace and a second";
+  EXPECT_THAT(told(wait(milliseconds(500)), Kind::kPlan), ElementsAre(0, 1));
   meets();
   join(2);
   EXPECT_THAT(told(join(3), Kind::kPlan), ElementsAre(0, 1, 2, 3)) << "no other can come";
+}
+
+TEST_F(GenerationsOfALeader, EnoughHostsDoNotFailBecauseOthersAreWaitedForLonger) {
+  LeaderOptions hasty = options();
+  hasty.join_timeout = seconds(10);
+  leader_ = Leader(hasty, now_);
+  join(0);
+  join(1, -1, "", /*seen=*/3);
+  EXPECT_THAT(wait(seconds(12)),
+              testing::Not(testing::Contains(testing::Field(
+                  &Leader::Send::message, testing::Field(&AgentMessage::kind, Kind::kOver)))));
+  EXPECT_GT(leader_.next_time(), now_) << "it does not spin";
+  EXPECT_THAT(told(wait(seconds(3)), Kind::kPlan), ElementsAre(0, 1));
+}
+
+// More agents than the most hosts may be there: newcomers wait.
+TEST_F(GenerationsOfALeader, NewcomersDoNotReplaceHostsThatMayStillEndTheirRanks) {
+  leader_ = Leader(options(), now_);
+  join(0);
+  AgentMessage ran = join_message(1, -1, "", 3);
+  ran.ran_with = 4;
+  say(1, ran);
+  for (const int newcomer : {2, 3}) EXPECT_THAT(join(newcomer), IsEmpty());
+  ran.agent = "agent4";
+  EXPECT_THAT(say(4, ran), IsEmpty()) << "one of them and the former leader are missing";
+  ran.agent = "agent5";
+  EXPECT_FALSE(told(say(5, ran), Kind::kPlan).empty());
 }
 
 // An agent that was elected ends its ranks after it has closed the connections of the others.

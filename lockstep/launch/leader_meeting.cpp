@@ -145,7 +145,7 @@ Leader::Sends Leader::join(Member from, const AgentMessage& message, const std::
   agent.introduction.address = address;
   agent.port = message.port;
   agent.seen = message.seen;
-  agent.ran = message.ran;
+  agent.ran_with = message.ran_with;
   agent.endpoint = message.endpoint;
   agent.restarts = message.restarts;
   agent.job = message.job;
@@ -235,11 +235,25 @@ Formation Leader::formation() const {
 }
 
 Leader::Sends Leader::form_if_enough(Time now) {
-  if (phase_ != Phase::kMeeting || !agents_.contains(kSelf) || hosts_ < min_nodes()) return {};
-  if (now < not_before_ || !why_no_majority().empty()) return {};
-  const bool waited = same_hosts_ || now >= changed_at_ + last_call();
+  if (phase_ != Phase::kMeeting || !has_enough() || now < not_before_) return {};
+  const bool waited = same_hosts_ || now >= begins_at();
   const bool all = hosts_ >= options_.nodes && !lacks_first_hosts() && !lacks_former_hosts();
   return all || waited ? propose(now) : Sends{};
+}
+
+// Whether enough hosts are there for a generation.
+bool Leader::has_enough() const {
+  return agents_.contains(kSelf) && hosts_ >= min_nodes() && why_no_majority().empty();
+}
+
+// When these hosts begin although more might come.
+Leader::Time Leader::begins_at() const {
+  return std::max(not_before_, changed_at_ + last_call());
+}
+
+// When a meeting fails.
+Leader::Time Leader::gives_up_at() const {
+  return has_enough() ? std::max(join_by_, begins_at()) : join_by_;
 }
 
 // Whether the job ran before, led by another agent.
@@ -257,13 +271,16 @@ std::chrono::milliseconds Leader::last_call() const {
                   std::chrono::duration_cast<std::chrono::milliseconds>(gone - Time{}));
 }
 
-// Spares may be enough for a generation while hosts that had ranks, the leader's aside, still end
-// them.
+// Spares and newcomers may be enough for a generation while hosts that had ranks, the former
+// leader's aside, still end them.
 bool Leader::lacks_former_hosts() const {
-  if (!has_spares() || !takes_over()) return false;
-  const auto back = std::count_if(agents_.begin(), agents_.end(),
-                                  [](const auto& entry) { return entry.second.ran; });
-  return back < options_.nodes - 1;
+  if (!takes_over()) return false;
+  int back = 0, hosts = 0;
+  for (const auto& [member, agent] : agents_) {
+    back += agent.ran_with > 0 ? 1 : 0;
+    hosts = std::max(hosts, agent.ran_with);
+  }
+  return back < hosts - 1;
 }
 
 // Whether spares are there before hosts that should have ranks instead.

@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/leader.h"
@@ -113,7 +115,7 @@ void Leader::withdraw(Member member) {
     if (vacancy.candidate == member) vacancy.candidate.reset();
 }
 
-// Nobody waits for the ranks of that place any more.
+// No rank waits for those of that place any more.
 void Leader::close(size_t vacancy) {
   if (const auto member = vacancies_[vacancy].candidate) withdraw(*member);
   vacancies_.erase(vacancies_.begin() + static_cast<std::ptrdiff_t>(vacancy));
@@ -142,46 +144,54 @@ bool Leader::past_end() const {
   });
 }
 
-bool Leader::is_spare_for(const NodePlan& plan, const Agent& agent) {
-  const bool free = !agent.member && !agent.candidate && !agent.lost && !agent.leaving;
-  return free && !agent.unfit && agent.counted && agent.introduction.ranks >= plan.local_ranks;
+bool Leader::is_free(const Agent& agent) {
+  return agent.counted && !agent.member && !agent.candidate && !agent.lost && !agent.leaving &&
+         !agent.unfit;
 }
 
 std::optional<Leader::Member> Leader::spare_for(const NodePlan& plan) const {
   for (const auto& [member, agent] : agents_)
-    if (is_spare_for(plan, agent)) return member;
+    if (is_free(agent) && agent.introduction.ranks >= plan.local_ranks) return member;
   return std::nullopt;
 }
 
-// Whether enough spares fit for all places that are free or will be, the agent's among them.
-bool Leader::can_replace(const Agent& leaving) const {
-  auto places = std::count_if(vacancies_.begin(), vacancies_.end(),
-                              [](const Vacancy& vacancy) { return !vacancy.candidate; });
+// Whether there is a spare for each place that is free, or would be if all left that ask to.
+bool Leader::spares_suffice() const {
+  std::vector<int> places, spares;
+  for (const Vacancy& vacancy : vacancies_)
+    if (!vacancy.candidate) places.push_back(vacancy.plan.local_ranks);
   for (const auto& [member, agent] : agents_) {
-    if (agent.leaves_at || !agent.gives_up.empty()) ++places;
-    if (is_spare_for(leaving.plan, agent)) --places;
+    if (agent.leaves_at || !agent.gives_up.empty()) places.push_back(agent.plan.local_ranks);
+    if (is_free(agent)) spares.push_back(agent.introduction.ranks);
   }
-  return places <= 0;
+  std::sort(places.rbegin(), places.rend());
+  std::sort(spares.rbegin(), spares.rend());
+  return spares.size() >= places.size() &&
+         std::equal(places.begin(), places.end(), spares.begin(), std::less_equal<int>());
 }
 
-// Decides about the hosts whose agents were asked to leave: a spare takes the place, or the job
-// stops as it was asked to.
+// Decides about the hosts whose agents were asked to leave: spares take their places, or the job
+// stops as it was asked to. Ranks that have done their last step, or serve others that have, are
+// not replaced.
 Leader::Sends Leader::let_leave(Time now) {
+  if (phase_ != Phase::kRunning) return {};
+  const bool any_done = std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
+    return entry.second.leaves_at && (entry.second.ended || entry.second.served);
+  });
+  const bool may = spares_suffice() && !any_done && !past_end() && !services_stopped_;
   Sends sends;
   for (auto& [member, agent] : agents_) {
-    if (!agent.leaves_at || phase_ != Phase::kRunning || now < *agent.leaves_at) continue;
-    const bool replaced = can_replace(agent);
+    if (!agent.leaves_at || now < *agent.leaves_at) continue;
     agent.leaves_at.reset();
-    if (agent.ended) continue;
-    if (replaced) {
-      agent.leaving = true;
-      agent.gives_up = "left the job: " + agent.why_leaves;
-      uncount(agent, now);
-      sends.push_back({member, about(Kind::kLeave, agent)});
-    } else {
+    if (!may) {
       append(sends, on_signal(member, agent, SIGTERM, now));
       sends.push_back({member, stop_order(agent)});
+      return sends;
     }
+    agent.leaving = true;
+    agent.gives_up = "left the job: " + agent.why_leaves;
+    uncount(agent, now);
+    sends.push_back({member, about(Kind::kLeave, agent)});
   }
   return sends;
 }

@@ -43,7 +43,7 @@ class PlaceOfALostHost : public testing::Test {
     if (leader_.to_claim() == 0) leader_.on_claimed(0, true, 0, now_);
     beat({0, 1, 2});
   }
-  Leader::Sends join(int member, int ranks = 2, int seen = -1, bool ran = false) {
+  Leader::Sends join(int member, int ranks = 2, int seen = -1, int ran_with = 0) {
     AgentMessage message;
     message.kind = Kind::kJoin;
     message.agent = "agent" + std::to_string(member);
@@ -52,7 +52,7 @@ class PlaceOfALostHost : public testing::Test {
     message.run_id = "job";
     message.port = static_cast<uint16_t>(5000 + member);
     message.seen = seen;
-    message.ran = ran;
+    message.ran_with = ran_with;
     return leader_.on_message(member, message, member == 0 ? "" : "10.0.0.9", now_);
   }
   static AgentMessage of(Kind kind, int generation) {
@@ -328,14 +328,18 @@ TEST_F(PlaceOfALostHost, IsGivenUpBySignalWhereASpareWaits) {
   begin(options());
   join(3);
   lines();
+  now_ += milliseconds(500);
   EXPECT_THAT(ask_to_leave(2), IsEmpty()) << "other agents may get the signal, too";
-  EXPECT_EQ(leader_.next_time(), now_ + seconds(1));
-  Leader::Sends sends = a_second({0, 1});
+  now_ += milliseconds(600);
+  leader_.on_time(now_);
+  EXPECT_EQ(leader_.next_time(), now_ + milliseconds(400)) << "a second, between two heartbeats";
+  now_ += milliseconds(400);
+  Leader::Sends sends = leader_.on_time(now_);
   EXPECT_THAT(told(sends, Kind::kLeave), ElementsAre(2));
   EXPECT_THAT(told(sends, Kind::kStop), IsEmpty());
   EXPECT_THAT(told(sends, Kind::kPlan), IsEmpty()) << "its ranks have not ended";
   EXPECT_THAT(told(a_second({0, 1}), Kind::kLeave), ElementsAre(2)) << "until it has obeyed";
-  say(2, Kind::kEnded, 0);
+  leader_.on_message(2, of(Kind::kEnded, 0), "", now_);
   sends = a_second({0, 1});
   EXPECT_THAT(told(sends, Kind::kPlan), ElementsAre(3)) << "and not the host that has left";
   EXPECT_EQ(first(sends, Kind::kPlan).plan.first_rank, 4);
@@ -361,6 +365,75 @@ TEST_F(PlaceOfALostHost, IsNotGivenUpWhereTheWholeJobIsStopped) {
     for (const int member : {0, 1}) say(member, Kind::kEnded, 0);
     EXPECT_EQ(first(say(2, Kind::kEnded, 0), Kind::kOver).exit_code, 0) << "all have saved";
   }
+}
+
+// A question is repeated with every heartbeat until it is answered.
+TEST_F(PlaceOfALostHost, IsNotAskedForTwiceByOneSignal) {
+  begin(options());
+  join(3);
+  AgentMessage signal;
+  signal.number = SIGTERM;
+  signal.kind = Kind::kSignal;
+  leader_.on_message(0, signal, "", now_);
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(ask_to_leave(2), IsEmpty()) << "it stops already";
+  begin(options());
+  join(3, /*ranks=*/1);
+  ask_to_leave(2);
+  a_second({0, 1});
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(ask_to_leave(2), IsEmpty()) << "and that again";
+  signal.number = SIGTERM;
+  EXPECT_EQ(first(leader_.on_message(2, signal, "", now_), Kind::kSignal).number, SIGKILL)
+      << "a second signal";
+}
+
+// Ranks of that host may run until its agent has noticed that it is not heard.
+TEST_F(PlaceOfALostHost, IsNotFreeBeforeTheRanksOfAHostThatFellSilentHaveEnded) {
+  begin(options());
+  join(3);
+  ask_to_leave(2);
+  EXPECT_THAT(told(a_second({0, 1}), Kind::kLeave), ElementsAre(2));
+  for (int s = 1; s < 8 + 6; ++s) {
+    const Leader::Sends sends = a_second({0, 1});
+    say(3, Kind::kBeat, -1);
+    EXPECT_THAT(told(sends, Kind::kPlan), IsEmpty()) << s;
+  }
+  a_second({0, 1});
+  say(3, Kind::kBeat, -1);
+  EXPECT_THAT(told(a_second({0, 1}), Kind::kPlan), ElementsAre(3));
+}
+
+TEST_F(PlaceOfALostHost, IsNotGivenUpByRanksThatHaveDoneTheirLastStep) {
+  begin(options());
+  join(3);
+  ask_to_leave(2);
+  now_ += seconds(1);
+  say(1, Kind::kBeat, 0, /*past_end=*/true);
+  const Leader::Sends sends = leader_.on_time(now_);
+  EXPECT_THAT(told(sends, Kind::kLeave), IsEmpty());
+  EXPECT_THAT(told(sends, Kind::kStop), Contains(2)) << "they may end what they do";
+}
+
+TEST_F(PlaceOfALostHost, IsNotTakenWhereTheRanksOfTheHostThatLeavesHadFinished) {
+  begin(options());
+  join(3);
+  ask_to_leave(2);
+  a_second({0, 1});
+  say(2, Kind::kEnded, 0);
+  EXPECT_THAT(told(a_second({0, 1}), Kind::kPlan), IsEmpty());
+  say(0, Kind::kEnded, 0);
+  EXPECT_EQ(first(say(1, Kind::kEnded, 0), Kind::kOver).exit_code, 0);
+}
+
+// Two spares of one rank each do not help a host of two ranks.
+TEST_F(PlaceOfALostHost, IsGivenUpByAllThatAskOrByNone) {
+  begin(options());
+  join(3, /*ranks=*/2);
+  join(4, /*ranks=*/1);
+  ask_to_leave(1);
+  ask_to_leave(2);
+  const Leader::Sends sends = a_second({0});
+  EXPECT_THAT(told(sends, Kind::kLeave), IsEmpty());
+  EXPECT_THAT(told(sends, Kind::kSignal), ElementsAre(0, 2, 3, 4));
 }
 
 TEST_F(PlaceOfALostHost, IsGivenUpByNoMoreHostsThanThereAreSpares) {
@@ -409,8 +482,8 @@ TEST(FollowerThatIsASpare, LearnsItOnceAlsoWhereItCameBeforeTheJobBegan) {
 TEST_F(PlaceOfALostHost, AnotherLeaderWaitsForTheHostsThatRanUnderTheLostOne) {
   leader_ = Leader(options(), now_);
   for (const int member : {0, 3, 4}) EXPECT_THAT(join(member, 2, /*seen=*/0), IsEmpty());
-  EXPECT_THAT(join(1, 2, 0, /*ran=*/true), IsEmpty()) << "host 2 may still end its ranks";
-  EXPECT_THAT(told(join(2, 2, 0, /*ran=*/true), Kind::kPlan), ElementsAre(0, 1, 2))
+  EXPECT_THAT(join(1, 2, 0, /*ran_with=*/3), IsEmpty()) << "host 2 may still end its ranks";
+  EXPECT_THAT(told(join(2, 2, 0, /*ran_with=*/3), Kind::kPlan), ElementsAre(0, 1, 2))
       << "all but the one that led";
 }
 

@@ -132,7 +132,7 @@ AgentMessage introduction(const LaunchOptions& options, const Former& former) {
   join.agent = former.agent;
   join.seen = former.seen;
   join.restarts = former.plan.restarts;
-  join.ran = former.ran;
+  join.ran_with = former.ran_with;
   join.old_ranks_for = std::max(std::chrono::milliseconds(0),
                                 std::chrono::ceil<std::chrono::milliseconds>(
                                     former.ranks_until - std::chrono::steady_clock::now()));

@@ -130,11 +130,11 @@ class Peers {
 
 // The former state of an agent that joins anew.
 struct Former {
-  std::string agent = {};  // its own name
-  int seen = -1;           // the newest generation whose plan it had
-  NodePlan plan = {};      // of the newest that it was part of
-  std::string lost = {};   // how the first agent was lost; "": this is the first time
-  bool ran = false;        // it was part of the newest generation that it knows, and did not lead
+  std::string agent = {};     // its own name
+  int seen = -1;              // the newest generation whose plan it had
+  NodePlan plan = {};         // of the newest that it was part of
+  std::string lost = {};      // how the first agent was lost; "": this is the first time
+  int ran_with = 0;           // AgentMessage's
   Peers::Time ranks_until{};  // until when ranks of that agent's host may run
   // Where a second agent may lead: the generations that this one knows, and its own endpoint's
   // place.

@@ -19,8 +19,8 @@ namespace lockstep::inline v0::launch {
 struct AttemptPlan {
   NodePlan node;
   bool interface_chosen = false;  // node.interface is the user's choice and was not detected
-  // Of all ranks; where this one is restarted alone, its own on this host, and of its place from
-  // host to host.
+  // The restarts of all ranks. Where this rank is restarted alone, its own on this host, together
+  // with the moves of its place from host to host.
   int restart_count = 0;
   int max_restarts = 0;
   // Failed ranks are replaced alone: restart_count is the rank's own.

@@ -74,7 +74,7 @@ TEST(Roles, AKilledServerComesBackAndTheTrainersFinish) {
   EXPECT_EQ(agent.finish(), 0) << agent.err;
   EXPECT_EQ(agent.err,
             "[lockstep] rank 0 (ps 0) killed by SIGKILL (by the kernel for lack of memory, "
-            "unless somebody sent it), pid " +
+            "unless a user sent it), pid " +
                 std::to_string(pids_in(first).front()) + "; it is started again, 1 of 2\n");
 }
 

@@ -128,7 +128,7 @@ TEST(FailureReport, NamesASpareThatEnds) {
             "another one is started\n");
   EXPECT_EQ(spare_lost_line({.status = {.signal = 9}, .pid = 42, .waited = true, .is_last = true}),
             "[lockstep] a spare killed by SIGKILL (by the kernel for lack of memory, unless "
-            "somebody sent it), pid 42, "
+            "a user sent it), pid 42, "
             "before a rank needed it; no more spares are kept after so many in a row: a rank that "
             "dies is started anew\n");
 }

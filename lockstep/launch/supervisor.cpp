@@ -92,10 +92,10 @@ bool Supervisor::goes_on_without(std::span<const RankExit> failures,
   if (!shrinks_ || one_had_ended_well) return false;
   if (std::any_of(failures.begin(), failures.end(), bad_usage)) return false;
   if (std::any_of(failures.begin(), failures.end(), past_end)) return false;
-  bool anybody = any_ended_well_;
+  bool any = any_ended_well_;
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
-    anybody = anybody || (alive_[rank] && !ranks_[rank].service);
-  return anybody;
+    any = any || (alive_[rank] && !ranks_[rank].service);
+  return any;
 }
 
 std::chrono::milliseconds Supervisor::pause_before_next(size_t rank, Time now) {

@@ -86,6 +86,8 @@ class Supervisor {
   // were asked already has no effect, nor has one that is `relayed` from another host; SIGKILL is
   // relayed where that host got a second signal.
   std::vector<SignalOrder> on_signal(int signal, Time now, bool relayed = false);
+  // A signal that asks to stop arrived and is not passed on yet: the next one is the second.
+  void hear_signal() { heard_signal_ = true; }
   // Ranks failed on another host, or its agent did: those here stop, as after a failure of their
   // own. Or only services are left on all hosts. `asked`: nothing failed, and another generation
   // follows.

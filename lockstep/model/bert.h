@@ -69,7 +69,7 @@ class LOCKSTEP_API BertClassifierImpl : public torch::nn::Module {
   const std::vector<std::shared_ptr<BertUnit>>& units() const { return units_; }
   // Their names in named_modules(), in the same order: "bert.encoder.layer.0".
   const std::vector<std::string>& unit_names() const { return unit_names_; }
-  // What the pooler gave -> logits.
+  // Turns the pooler's output into logits.
   at::Tensor classify(const at::Tensor& pooled);
 
   const BertConfig& config() const { return config_; }  // as given

@@ -1,4 +1,4 @@
-// What a new model's parameters are.
+// The initial values of a new model's parameters.
 #pragma once
 
 namespace lockstep::inline v0 {

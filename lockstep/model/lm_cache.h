@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0 {
 
-// Of `sequences` texts that grow together, up to `capacity` tokens each.
+// The cache of `sequences` texts that grow together, up to `capacity` tokens each.
 struct LOCKSTEP_API LmCache {
   LmCache(const LmConfig& config, int64_t sequences, int64_t capacity,
           const at::TensorOptions& options = at::kFloat);

@@ -41,7 +41,7 @@ struct LmConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
   double attention_dropout = 0;  // of attention's weights
-  // Of the embeddings and of what each block adds; transformers' Llama has none, and reads over it.
+  // Dropout of embeddings and of what each block adds; transformers' Llama has none and ignores it.
   double hidden_dropout = 0;
   double initializer_range = 0.02;
   // Mixture of experts (Mixtral, Jiang et al., arXiv:2401.04088): in each layer a router sends a token to some of
@@ -50,13 +50,13 @@ struct LmConfig {
   int64_t num_local_experts = 0;
   int64_t num_experts_per_tok =
       2;  // their softmax shares are scaled so that they sum to 1; 1 has share 1
-  // Of load balancing in the loss of a model in training (Switch, Fedus et al., arXiv:2101.03961): experts * sum
-  // over experts of (choices / tokens) * (mean share). Counted over all layers' tokens together, as transformers'
-  // load_balancing_loss_func; transformers adds it where output_router_logits is set.
+  // Coefficient of the load-balancing loss in training (Switch, Fedus et al., arXiv:2101.03961): experts * sum
+  // over experts of (choices / tokens) * (mean share). It is counted over all layers' tokens together, as by
+  // transformers' load_balancing_loss_func; transformers adds it where output_router_logits is set.
   double router_aux_loss_coef = 0;
   // Or layer by layer, as Switch has it, the mean over the layers: what a pipeline's stage can count.
   bool router_aux_loss_by_layer = false;
-  // Of the mean over layers and tokens of log(sum(exp(router's logits)))^2 (ST-MoE, Zoph et al., arXiv:2202.08906).
+  // Coefficient of z-loss: mean logsumexp(logits)^2 over layers and tokens (ST-MoE, Zoph et al., arXiv:2202.08906).
   double router_z_loss_coef = 0;
   // 0: every token is seen by all that it chose (MegaBlocks, Gale et al., arXiv:2211.15841). Else an expert takes
   // capacity_factor * tokens * num_experts_per_tok / num_local_experts of a pass's tokens, rounded up, and leaves

@@ -22,13 +22,13 @@ using LmPass = std::shared_ptr<const internal::LmPass>;  // transformer_lm.h
 struct LmExpertRows {
   at::Tensor rows;  // [sum of counts, hidden_size], those of one expert after those of another
   std::vector<int64_t> counts;  // of each of this part's experts
-  // What the experts have made of them, to where the rows came from: in the order of what was given to exchange().
-  // Called once.
+  // Sends the experts' outputs back to where the rows came from: they return in the order of the
+  // rows that were given to exchange(). Called once.
   std::function<at::Tensor(const at::Tensor& rows)> back;
 };
 
-// What a layer asks of the ranks that divide its experts, each of which has tokens of its own. Called on every rank in one
-// order.
+// The exchange of rows among the ranks that divide a layer's experts, each of which has tokens of
+// its own. Called on every rank in one order.
 class LOCKSTEP_API ExpertExchange {
  public:
   virtual ~ExpertExchange() = default;
@@ -44,7 +44,7 @@ class LOCKSTEP_API ExpertExchange {
   virtual void combine(const at::Tensor& sums) const = 0;
 };
 
-// Of E experts part p of n has [p * E / n, (p + 1) * E / n).
+// The experts of one part: part p of n has [p * E / n, (p + 1) * E / n) of E experts.
 struct LmExperts {
   int64_t part = 0;
   int64_t parts = 1;  // divides num_local_experts
@@ -65,8 +65,8 @@ LOCKSTEP_API int64_t expert_of(std::string_view name);
 // experts, all others over all. The shared expert is none of them.
 LOCKSTEP_API bool is_expert_parameter(std::string_view name);
 
-// What the router of a layer has done with a pass's tokens: with those of all ranks where the routers' losses have been
-// counted (ExpertExchange::combine), else with this rank's.
+// The statistics of a layer's router over a pass's tokens: over those of all ranks where the
+// routers' losses have been counted (ExpertExchange::combine), otherwise over this rank's.
 struct RouterStatistics {
   int64_t layer = 0;
   std::vector<int64_t> choices;  // of each expert, those that were left out among them
@@ -77,10 +77,10 @@ struct RouterStatistics {
   // (choices / tokens) * (mean share); num_experts_per_tok where all are equal.
   double balance = 0;
 };
-// Of the layers that a pass has gone through so far, in order; empty for a model without experts.
+// The statistics of a pass's layers so far, in order; empty for a model without experts.
 LOCKSTEP_API std::vector<RouterStatistics> router_statistics(const LmPass& pass);
 
-// The routers' losses of the layers that a pass has gone through, times their coefficients; for whoever computes the
+// The routers' losses of the layers that a pass has gone through, times their coefficients; for code that computes the
 // loss by steps, as a pipeline does. `rows` must be of the pass, behind its layers: `rows` of the result are the same,
 // and what the result's gradients are computed from must use them, since routers learn theirs from that of `loss`
 // when backward comes by there. Layers that are computed again in backward (activation checkpointing) are right, too.

@@ -1,5 +1,5 @@
-// What a router decides about a pass's tokens, of shares that are given: which experts each token chooses, which
-// of these choices an expert leaves out, and where each is in the rows that experts compute. Pure, no tensors.
+// The decisions of a router about a pass's tokens, from given shares: which experts each token chooses, which of
+// these choices an expert leaves out, and where each is in the rows that experts compute. Pure, no tensors.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct RoutedRows {
   std::vector<int64_t> places;  // [tokens * chosen]: the row of each choice; -1: left out
   int64_t left_out = 0;
 };
-// Of choose_experts()'s choices. An expert takes `capacity` of them at most: all tokens' first choices in the order
-// of tokens, then all second ones, and so on.
+// Routes the choices of choose_experts(). An expert takes `capacity` of them at most: all tokens'
+// first choices in the order of tokens, then all second ones, and so on.
 LOCKSTEP_API RoutedRows route(const std::vector<int64_t>& choices, int64_t experts, int64_t chosen,
                               int64_t capacity);
 

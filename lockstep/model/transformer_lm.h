@@ -9,7 +9,7 @@
 //   at::Tensor same = lm->loss(ids, targets);           // faster, and without the logits' memory
 //
 // A model is a list of units with one signature, tokens as rows in and out: embeddings, layers, the last
-// norm, the product with the vocabulary. Whoever shards, checkpoints or divides it among pipeline stages
+// norm, the product with the vocabulary. Code that shards, checkpoints or divides it among pipeline stages
 // works on that list; each unit is Hookable (hooks/forward_hook.h).
 #pragma once
 
@@ -73,8 +73,8 @@ struct LmOptions {
 
 // The options of one pass through the layers.
 struct LmPassOptions {
-  // Of the first row in the batch that dropout is drawn for: parts of a batch then drop what the whole
-  // batch does, given one seed.
+  // The number of the pass's first row in the batch that dropout is drawn for: given one seed,
+  // parts of a batch then drop what the whole batch does.
   int64_t first_row = 0;
   // Drawn from the default generator where it is 0 and the model drops anything; parts need one.
   uint64_t dropout_seed = 0;
@@ -83,7 +83,7 @@ struct LmPassOptions {
   int64_t padding = 0;
   // The products' gradients of weights are not computed in backward but by run_deferred(), into grad();
   // nullptr: in backward. Not where a layer is computed in the composed form (another device or type, a
-  // Linear with hooks). run_deferred() is a backward of its own, in which they arrive for whoever watches
+  // Linear with hooks). run_deferred() is a backward of its own, in which they arrive at the watches
   // (flat/backward_watch.h). DistributedDataParallel, ZeRO and Horovod await all gradients in one: with them
   // both are put into one node's backward, as parallel/pipeline does (flat::OuterBackward).
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
@@ -114,8 +114,8 @@ class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
   // (router_losses()). Throws InvalidArgument as well: targets of
   // another shape or type, one outside the vocabulary that is not -100.
   at::Tensor loss(const at::Tensor& ids, const at::Tensor& targets, const at::Tensor& lengths = {});
-  // What each token loses (vocabulary_loss.h), in the order of ids, of the same arguments. Without gradients and
-  // without the logits' memory, as far as the head is not hooked.
+  // The loss of each token (vocabulary_loss.h), in the order of ids, for the same arguments.
+  // Without gradients, and without the logits' memory unless the head is hooked.
   TokenScores scores(const at::Tensor& ids, const at::Tensor& targets,
                      const at::Tensor& lengths = {});
 
@@ -129,7 +129,7 @@ class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
   // Their names in named_modules(), in the same order.
   const std::vector<std::string>& unit_names() const { return unit_names_; }
 
-  // What the routers did in the last pass() (lm_experts.h).
+  // The routers' statistics of the last pass() (lm_experts.h).
   std::vector<RouterStatistics> routers() const;
 
   // Tokens behind those that `cache` has: ids int64 [B, n] -> logits of each sequence's last one,
@@ -137,11 +137,11 @@ class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
   // divided model, or where the model has hooks, which would not see it.
   at::Tensor next(const at::Tensor& ids, LmCache& cache);
 
-  // Of a model made with kNone: the values that kDrawn would have given it, a part at a time: of the parameter
-  // of that name the elements [begin, begin + part.numel()) into `part`, 1-D and contiguous, float32 on the
-  // CPU. For a model that no rank has whole (ZeroOptions::initial): ranks whose default generators stood at
-  // one state when they made it get parts of one model. Keeps nothing of the model. The function throws
-  // InvalidArgument for a name that is none; this one, where the values were drawn.
+  // For a model made with kNone: a function that gives the values that kDrawn would have given it, a part at a
+  // time. It writes the elements [begin, begin + part.numel()) of the parameter `name` into `part`, 1-D and
+  // contiguous, float32 on the CPU. For a model that no rank has whole (ZeroOptions::initial): ranks whose
+  // default generators stood at one state when they made it get parts of one model. Keeps nothing of the
+  // model. It throws InvalidArgument for an unknown name; drawn_parts() does where the values were drawn.
   std::function<void(const std::string& name, int64_t begin, const at::Tensor& part)> drawn_parts()
       const;
 
@@ -158,7 +158,7 @@ class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
   at::Tensor compute(const LmCall& call) override;
   at::Tensor logits(const LmCall& call);
   void add_unit(const std::string& name, std::shared_ptr<LmUnit> unit);
-  // What the last unit is given, and the pass; targets are checked.
+  // Returns the last unit's input, and the pass; checks the targets.
   std::pair<at::Tensor, LmPass> before_head(const LmCall& call);
   internal::RotaryTable rotary(int64_t positions);  // of at least so many
   LmPass pass_of(const std::vector<int64_t>& lengths, const at::Tensor& ids,
@@ -173,7 +173,7 @@ class LOCKSTEP_API TransformerLmImpl : public torch::nn::Module,
   std::shared_ptr<internal::RouterRecord> counted_;  // in the last pass
   std::shared_ptr<const hooks::ModelPart> part_;     // none: layers are whole
   std::shared_ptr<const hooks::TokenPart> tokens_;   // none: all rows are here
-  std::vector<uint64_t> seeds_;  // of the matrices' values, where nobody drew them
+  std::vector<uint64_t> seeds_;  // of the matrices' values, where these are not drawn
   std::vector<std::shared_ptr<LmUnit>> units_;
   std::vector<std::string> unit_names_;
   at::Tensor frequencies_;      // of rotations

@@ -24,8 +24,8 @@ namespace internal {
 class DeferredGradients;
 }  // namespace internal
 
-// What one of several ranks has of a vocabulary that is divided among them (Megatron's vocabulary-parallel cross
-// entropy, Narayanan et al., arXiv:2104.04473): the weight's row 0 is the vocabulary's row `first`.
+// One rank's part of a vocabulary that is divided among several (Megatron's vocabulary-parallel cross entropy,
+// Narayanan et al., arXiv:2104.04473): the weight's row 0 is the vocabulary's row `first`.
 struct VocabularyPart {
   int64_t first = 0;
   int64_t all = 0;  // rows of the whole vocabulary; 0: the weight has all of them
@@ -45,7 +45,7 @@ struct VocabularyLossOptions {
   // As LmPassOptions::deferred: the weight's gradient is added to grad() by run_deferred(). It has been computed
   // in forward all the same. On a device it comes in backward.
   std::shared_ptr<internal::DeferredGradients> deferred = nullptr;
-  // What the sum over the targets is divided by; 0: their number. For who has some of a batch's tokens.
+  // Divides the sum over the targets; 0: their number. For callers with some of a batch's tokens.
   double divide_by = 0;
 };
 
@@ -59,8 +59,8 @@ struct VocabularyLossOptions {
 // mode, and the rows or the weight require it), else nothing but the loss. Two runs give equal bits, and so do
 // all numbers of threads as far as libtorch's products do.
 //
-// Of a part, the loss is that of all parts, and the rows' gradient is this part's share: what divided the rows
-// among the parts adds them up in its backward (hooks::ModelPart::enter).
+// For a part of the vocabulary, the loss is that of all parts, and the rows' gradient is this part's share:
+// the backward of whatever divided the rows among the parts adds the shares up (hooks::ModelPart::enter).
 //
 // Throws InvalidArgument, before anything is combined: shapes and types that do not fit, a target outside of the
 // vocabulary. In backward: create_graph; a second backward if the first one did not retain the graph.
@@ -72,7 +72,7 @@ LOCKSTEP_API at::Tensor vocabulary_loss(const at::Tensor& rows, const at::Tensor
 LOCKSTEP_API at::Tensor divided_loss(const at::Tensor& logits, const at::Tensor& targets,
                                      double divide_by);
 
-// What each token loses, without gradients: for evaluation.
+// The loss of each token, without gradients: for evaluation.
 struct TokenScores {
   at::Tensor losses;  // float64 [N], in nats; 0 where the target is -100
   at::Tensor
@@ -82,10 +82,10 @@ struct TokenScores {
 LOCKSTEP_API TokenScores vocabulary_scores(const at::Tensor& rows, const at::Tensor& weight,
                                            const at::Tensor& targets,
                                            const VocabularyLossOptions& options = {});
-// Of logits [N, vocabulary] that are there.
+// The same from given logits [N, vocabulary].
 LOCKSTEP_API TokenScores token_scores(const at::Tensor& logits, const at::Tensor& targets);
 
-// Of the parts' statistics (VocabularyPart::combine), those of the whole. At least one part, of one shape.
+// The whole's statistics from the parts' (VocabularyPart::combine): at least one, all of one shape.
 LOCKSTEP_API at::Tensor combined_statistics(const std::vector<at::Tensor>& parts);
 // The same by reductions over the parts, each in place: the largest of each element, then the sum.
 using ReduceInPlace = std::function<void(const at::Tensor&)>;

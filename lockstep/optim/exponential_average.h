@@ -45,9 +45,9 @@ struct ExponentialAverageOptions {
   // of the first steps are far from the later ones. So does TensorFlow's ExponentialMovingAverage
   // with num_updates.
   bool warm_up = false;
-  // Of a module the buffers are averaged as well. Those of whole numbers, such as BatchNorm's count
-  // of batches, are the last ones, where torch would round an average down. Of a list everything is
-  // averaged, whatever this says.
+  // Whether the buffers of a module are averaged as well. Those of whole numbers, such as
+  // BatchNorm's count of batches, have their last values, where torch would round an average down.
+  // A list of tensors is averaged whole, whatever this says.
   bool averages_buffers = false;
 };
 
@@ -61,7 +61,7 @@ class LOCKSTEP_API ExponentialAverage {
   // Throws: InvalidArgument for a decay that is out of range.
   explicit ExponentialAverage(const NamedTensors& parameters,
                               const ExponentialAverageOptions& options = {});
-  // Of a module, or a holder of one: its parameters and, with averages_buffers, its buffers.
+  // Averages the parameters of a module or a holder of one, and with averages_buffers its buffers.
   template <ModuleOrHolder M>
   explicit ExponentialAverage(const M& module, const ExponentialAverageOptions& options = {})
       : ExponentialAverage(options.averages_buffers ? state_of(module) : parameters_of(module),

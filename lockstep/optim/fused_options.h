@@ -3,7 +3,7 @@
 
 namespace lockstep::inline v0::optim {
 
-// What a fused optimizer does besides torch's.
+// The options of a fused optimizer besides torch's.
 struct FusedOptions {
   // Keeps gradients in flat memory of the optimizer's own, laid out like the parameters: one kernel
   // call over one stretch, and one memset to zero them. Not with DDP, whose buckets already hold

@@ -9,7 +9,7 @@
 
 namespace lockstep::inline v0::optim {
 
-// What a step does where the gradients' norm is not finite.
+// The treatment of a step where the gradients' norm is not finite.
 enum class NonFinite {
   kThrow,  // Error that names the first gradient that is not finite
   kSkip,   // the step is skipped, StepResult::skipped is true
@@ -35,9 +35,9 @@ struct StepOptions {
   NonFinite on_non_finite = NonFinite::kThrow;
 };
 
-// What a step did.
+// The result of a step.
 struct StepResult {
-  // Of the unscaled gradients before clipping; nullopt where no norm was needed.
+  // The norm of the unscaled gradients before clipping; nullopt where no norm was needed.
   std::optional<double> grad_norm = std::nullopt;
   // Replaces grad_norm where the device decides: one float64 there, or undefined.
   at::Tensor norm = {};

@@ -1,4 +1,4 @@
-// Where a language model is cut into the chunks of a pipeline, if nobody says otherwise. Its units
+// Where a language model is cut into the chunks of a pipeline, unless the caller says otherwise. Its units
 // are the embeddings, the layers, the last norm and the head (model/transformer_lm.h). Pure.
 #pragma once
 

@@ -18,8 +18,8 @@ struct PipelineMessage {
   bool forward() const { return from < to; }  // it carries outputs, and not gradients
   bool operator==(const PipelineMessage&) const = default;
 };
-// What an action waits for before it can run, and what it gives to another chunk afterwards, be it on
-// another stage or on the same one; nothing for the model's ends and for gradients of weights.
+// The message that an action waits for before it can run, and the one that it then gives to another
+// chunk, on the same stage or another; none at the model's ends and for gradients of weights.
 LOCKSTEP_API std::optional<PipelineMessage> received_by(const PipelineSchedule& schedule,
                                                         const PipelineAction& action);
 LOCKSTEP_API std::optional<PipelineMessage> sent_by(const PipelineSchedule& schedule,
@@ -43,12 +43,12 @@ struct PipelineDiscipline {
 LOCKSTEP_API void check_schedule(const PipelineSchedule& schedule,
                                  const PipelineDiscipline& discipline = {});
 
-// Of each stage the most activations that it holds at once: a chunk's of a micro-batch, from its forward
-// until its last backward. Divided by schedule.chunks: in micro-batches of a whole stage.
+// The most activations that each stage holds at once; one is a chunk's of a micro-batch, from its
+// forward until its last backward. Divided by schedule.chunks: in micro-batches of a whole stage.
 LOCKSTEP_API std::vector<int> peak_activations(const PipelineSchedule& schedule);
 
-// What the papers say of these, for comparison. Nothing where they say nothing: of a schedule of one's
-// own, and of zb-v with too few micro-batches to fill the pipeline, which holds less.
+// The peak that the papers give for a stage, for comparison. Nothing where they give none: for a
+// custom schedule, and for zb-v with too few micro-batches to fill the pipeline, which holds less.
 LOCKSTEP_API std::optional<int> expected_peak(const PipelineSchedule& schedule, int stage);
 
 }  // namespace lockstep::inline v0

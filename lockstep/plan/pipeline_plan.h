@@ -23,8 +23,8 @@ LOCKSTEP_API PlannedPipeline plan_pipeline(PipelineSchedule schedule, const Pipe
 
 // A schedule with its times, as measured.
 struct MeasuredPipeline {
-  // What was run, had each action taken the mean of its kind: 1f1b's backward counts half for inputs and half for
-  // weights. In seconds.
+  // The schedule that was run, had each action taken the mean of its kind: 1f1b's backward counts
+  // half for inputs and half for weights. In seconds.
   PlannedPipeline planned;
   // In seconds from the first action of all. Its ideal is what a stage computes in the mean, so stages of
   // unequal work are a bubble, too.

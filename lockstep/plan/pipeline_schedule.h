@@ -17,12 +17,12 @@
 
 namespace lockstep::inline v0 {
 
-// What a stage computes for a micro-batch.
+// The kinds of computation of a stage for a micro-batch.
 enum class PipelineWork : uint8_t {
   kForward,
   kBackward,        // of inputs and of weights
   kBackwardInput,   // of inputs alone: what the stage before waits for
-  kBackwardWeight,  // of weights, later: nobody waits for it
+  kBackwardWeight,  // of weights, later: no rank waits for it
 };
 // 'F', 'B', 'I', 'W'
 LOCKSTEP_API char letter_of(PipelineWork work);

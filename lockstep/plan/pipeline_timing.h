@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0 {
 
-// Of one micro-batch through one stage, all of its chunks together; in any unit.
+// The times of one micro-batch in one stage, all of its chunks together; in any unit.
 struct PipelineTimes {
   double forward = 1;
   double backward_input = 1;

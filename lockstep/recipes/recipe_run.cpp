@@ -182,7 +182,7 @@ TrainResult run_recipe(const TrainConfig& given, const TrainSpec& of_config,
   Communicator& comm = parts.run.comm();
   Strategy& strategy = parts.run.strategy();
   TrainConfig config = given;
-  config.strategy = strategy.name();  // whoever has chosen it
+  config.strategy = strategy.name();  // chosen by the user or by default
   if (parts.run.recovers() && !options.record.empty())
     throw InvalidArgument(
         "lockstep train: a record of every step is not kept where the run goes on when ranks die; "

@@ -59,7 +59,7 @@ struct TrainResult {
   Evaluation evaluation;     // the latest one
   double seconds = 0;        // of this call, from loading data to the last checkpoint
   double samples_per_s = 0;  // of training only
-  // Of each rank: the memory as predicted, and as allocated in the first step of this call.
+  // The memory of each rank: as predicted, and as allocated in the first step of this call.
   std::vector<RankMemory> memory;
   // The signal that stopped it (train/stop_signals.h); 0: none. The state is then saved, and
   // output/requeue says so (train/requeue_note.h).

@@ -31,7 +31,7 @@
 // (https://github.com/meta-pytorch/torchft), which abandons such a step, and ReCycle
 // (arXiv:2405.14009), which keeps no spare ranks.
 //
-// With `lockstep run --on-failure shrink` nobody is replaced: the others go on without the dead
+// With `lockstep run --on-failure shrink` no rank is replaced: the others go on without the dead
 // rank, on a smaller group (Communicator::shrink()), with new numbers in the same order. The same
 // loop serves, if it deals a step's samples by run.comm()'s rank and size. What the dead rank had
 // alone is lost, unless Recoverable::inherit takes it.
@@ -195,8 +195,8 @@ class LOCKSTEP_API Recovery {
   std::vector<int> firsts_;                         // of the latest; at first all ranks
   int first_ = -1;                                  // this rank's
   int local_ = 1;           // ranks of the largest host, for the choice of who keeps copies
-  bool some_lost_ = false;  // in this recovery nobody had a copy of what a gone rank had alone
-  // Of ranks that are left: all have come to its barrier once one of them has passed it.
+  bool some_lost_ = false;  // in this recovery no rank had a copy of what a gone rank had alone
+  // The ranks that are left agree on it: all have come to its barrier once one of them has passed.
   std::optional<Standing> agreeing_on_;
 };
 

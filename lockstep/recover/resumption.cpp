@@ -27,7 +27,7 @@ std::vector<Resumption::Gone> gone_from(std::span<const RankProgress> ranks) {
     now[ranks[r].former] = static_cast<int>(r);
   }
   std::vector<Resumption::Gone> gone;
-  // Where nobody leaves, a rank without a former number is one that takes another's place.
+  // Where no rank leaves, a rank without a former number is one that takes another's place.
   if (static_cast<size_t>(size) <= ranks.size()) return gone;
   for (int former = 0; former < size; ++former) {
     if (now.contains(former)) continue;

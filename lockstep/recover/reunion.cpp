@@ -24,7 +24,7 @@ void say(const Communicator& comm, Presence presence) {
     board->set_presence(comm.local_rank(), presence);
 }
 
-// A rank whose device has failed cannot go on, whoever was noticed first.
+// A rank whose device has failed cannot go on, whichever was noticed first.
 void fail_with_device(c10::Device device) {
   try {
     device::throw_if_failed(device);
@@ -137,7 +137,7 @@ void say_at_work(const Communicator& comm) {
 }
 
 std::string replaced_text(const std::vector<int>& replaced) {
-  return replaced.empty() ? "nobody had to be replaced"
+  return replaced.empty() ? "no rank had to be replaced"
                           : "rank " + joined(replaced, ", ") +
                                 (replaced.size() == 1 ? " was replaced" : " were replaced");
 }

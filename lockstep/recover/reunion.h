@@ -22,7 +22,7 @@ struct RecoveryTimes {
   double ready = 0;
 };
 
-// What follows when a rank dies.
+// The treatment of ranks that die.
 enum class DeadRanks : uint8_t {
   kEndTheRun,  // as where no launcher takes care of it
   kReplaced,   // a new process takes its place: Communicator::reform()

@@ -32,8 +32,8 @@ inline size_t deaths_in(const std::filesystem::path& folder) {
   return count;
 }
 
-// What happens in this process, in order: how the moment's step is known where nobody says it.
-// `folder`: one that exists, in which each death leaves a file.
+// The moments of this process, in order: where no caller says a moment's step, it is the one after
+// the last that is done. `folder`: one that exists, in which each death leaves a file.
 class Moments {
  public:
   explicit Moments(Deaths deaths, std::filesystem::path folder = {})

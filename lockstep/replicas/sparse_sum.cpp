@@ -31,8 +31,8 @@ at::Tensor sum_sparse(Communicator& comm, const at::Tensor& own, const at::Tenso
   const at::Tensor facts = at::empty({1, 2}, at::kLong);
   facts[0][0] = mine.defined() ? mine._nnz() : -1;
   facts[0][1] = mine.defined() ? mine.sparse_dim() : 0;
-  const at::Tensor everybody = comm.all_gather(facts);
-  const auto* said = everybody.const_data_ptr<int64_t>();
+  const at::Tensor all_ranks = comm.all_gather(facts);
+  const auto* said = all_ranks.const_data_ptr<int64_t>();
   std::vector<int64_t> counts;
   int64_t sparse_dim = 0;
   for (int r = 0; r < comm.size(); ++r) {

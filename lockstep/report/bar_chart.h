@@ -17,7 +17,7 @@ struct Bar {
   std::string note;           // stands right of the bar, such as its length
 };
 
-// What svg_bar_chart() draws.
+// The chart that svg_bar_chart() draws.
 struct LOCKSTEP_API BarChart {
   std::string title;
   std::string x_label;

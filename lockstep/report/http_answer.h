@@ -1,4 +1,4 @@
-// What a /metrics endpoint answers to a request of HTTP/1.0 or 1.1. Pure.
+// The answers of a /metrics endpoint to requests of HTTP/1.0 or 1.1. Pure.
 #pragma once
 
 #include <cstddef>

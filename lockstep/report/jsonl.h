@@ -16,7 +16,7 @@ namespace lockstep::inline v0 {
 // Throws: SystemError that names the path.
 class LOCKSTEP_API JsonlWriter {
  public:
-  // What becomes of a file that is there.
+  // The treatment of a file that exists: it is replaced, or lines are appended.
   enum class Mode { kReplace, kAppend };
   JsonlWriter(const std::filesystem::path& path, Mode mode);
 

@@ -1,4 +1,4 @@
-// MetricsEndpoint: gives a text, such as a job's metrics, to whoever asks this host's loopback
+// MetricsEndpoint: gives a text, such as a job's metrics, to clients on this host's loopback
 // interface for it by HTTP.
 #pragma once
 

@@ -25,7 +25,7 @@ struct RunEvaluation {
   double accuracy = 0;
 };
 
-// What a run was, and what came of it.
+// The description of a run, and its results.
 struct RunResult {
   std::string method = {};   // "distributed"
   int64_t nproc = 1;         // ranks or devices

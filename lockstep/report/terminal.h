@@ -8,7 +8,7 @@
 
 namespace lockstep::inline v0 {
 
-// What can be drawn there.
+// The abilities of a terminal.
 struct Terminal {
   bool interactive = false;  // lines may be redrawn
   bool unicode = false;      // it shows UTF-8

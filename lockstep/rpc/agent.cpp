@@ -140,7 +140,7 @@ void check_devices(const std::vector<nlohmann::json>& ranks) {
   for (const nlohmann::json& rank : ranks) {
     const auto name = rank.at("name").get<std::string>();
     for (const auto& [peer, pairs] : rank.at("maps").items()) {
-      if (!ranks_by_name.contains(peer)) refuse(name, peer, "is for nobody: no rank has that name");
+      if (!ranks_by_name.contains(peer)) refuse(name, peer, "has no taker: no rank has that name");
       DeviceMap map;
       for (const auto& pair : pairs) map.emplace_back(device_of(pair.at(0)), device_of(pair.at(1)));
       try {

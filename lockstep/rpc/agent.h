@@ -209,7 +209,7 @@ LOCKSTEP_API Agent init(Communicator& comm, Registry registry, AgentOptions opti
 // it cancelled, it is gone); the caller's name; its deadline. On other threads: false, "", none.
 LOCKSTEP_API bool cancelled();
 LOCKSTEP_API std::string caller();
-// Of the call that this thread serves; nullopt on other threads.
+// The deadline of the call that this thread serves; nullopt on other threads.
 LOCKSTEP_API std::optional<Deadline> call_deadline();
 
 template <typename T>

@@ -190,7 +190,7 @@ class Promise {
   Promise() : state_(std::make_shared<internal::ValueState<T>>()) {}
   ~Promise() {
     if (state_)
-      state_->fail(std::make_exception_ptr(Cancelled("whoever was to give the result is gone")));
+      state_->fail(std::make_exception_ptr(Cancelled("the promise of the result is gone")));
   }
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&& other) noexcept {

@@ -63,7 +63,7 @@ TEST(World, MapsOfDevicesLeadSomewhere) {
     });
     return text;
   };
-  EXPECT_THAT(said("worker9"), ::testing::HasSubstr("is for nobody: no rank has that name"));
+  EXPECT_THAT(said("worker9"), ::testing::HasSubstr("has no taker: no rank has that name"));
   EXPECT_THAT(said("worker1"), ::testing::HasSubstr(" device cuda:"));
   EXPECT_THAT(said("worker1", at::kCPU),
               ::testing::HasSubstr("has cpu, which is no device with a number"));

@@ -36,8 +36,8 @@ class LOCKSTEP_API ContextScope {
   hooks::ThreadAttention attention_;
 };
 
-// Of a batch's ids or targets [batch, tokens, ...] this rank's tokens. Sends nothing. Throws InvalidArgument unless twice
-// the number of ranks divides the tokens.
+// This rank's tokens of a batch's ids or targets [batch, tokens, ...]. Sends nothing. Throws
+// InvalidArgument unless twice the number of ranks divides the tokens.
 LOCKSTEP_API at::Tensor own_tokens(const Communicator& comm, const at::Tensor& batch);
 
 }  // namespace lockstep::inline v0

@@ -24,7 +24,7 @@
 
 namespace lockstep::inline v0 {
 
-// What this rank has of a parameter.
+// This rank's part of a parameter.
 struct DividedParameter {
   std::string name;  // in the whole model
   at::Tensor tensor;
@@ -50,11 +50,11 @@ struct ModelDivision {
   NamedShapes whole;                  // the whole model's, in its order
   TensorParts parts;                  // of them, along tensor
   std::vector<DividedParameter> own;  // of this rank, in the model's order
-  // Of a parameter of the whole model, the places along other axes of ranks that have it: {"pipe", 1}. The others: 0.
+  // Places of a parameter of the whole model along axes other than tensor: {"pipe", 1}. Others: 0.
   std::function<std::map<std::string, int>(const std::string& name)> home;
   int zero = 0;  // ZeroOptions::stage, over the ranks that average
   at::ScalarType dtype = at::kFloat;
-  // Whose modules are units, where a device divides its layers among ranks (ZeroUnits).
+  // The model whose modules are units, where a device divides its layers among ranks (ZeroUnits).
   std::shared_ptr<torch::nn::Module> module = nullptr;
 };
 
@@ -101,7 +101,7 @@ class LOCKSTEP_API DividedParameters {
   // 3). Null where they are whole anyway. Goes at the same place on all ranks, before the next step.
   [[nodiscard]] std::shared_ptr<void> whole();
 
-  // What this rank writes into a checkpoint of the job (checkpoint_writer.h): its share of the model and, after
+  // This rank's part of a checkpoint of the job (checkpoint_writer.h): its share of the model and, after
   // make_optimizer(), of the optimizer's state, under the whole model's names (divided_state.h).
   Checkpoint share();
   // Takes them over from a checkpoint that was read with ModelForm::kSlices, whatever division wrote it. Throws
@@ -127,8 +127,8 @@ class LOCKSTEP_API DividedParameters {
   };
   Memory memory() const;          // of this rank, in bytes
   Memory planned_memory() const;  // after a step, from shapes alone; after make_optimizer()
-  // What this rank has called to average gradients and to share parameters, of each group of ranks that does; those
-  // are not among the mesh's own. After make_optimizer(), else nothing. Does not communicate.
+  // This rank's calls to average gradients and to share parameters, for each group of ranks that does; the mesh's
+  // communicators do not count them. After make_optimizer(), else nothing. Does not communicate.
   struct Averaging {
     int ranks = 1;
     CommunicatorStats stats = {};

@@ -11,7 +11,7 @@
 // the vocabulary, of embeddings and head (lm_tensor_plan()). Norms and the last products' biases are whole on every
 // part. What parts send: the rows [tokens, hidden_size] are all-reduced twice a layer in forward and twice in
 // backward, once after the embeddings and once before the head, and three numbers a token for the loss, whose logits
-// nobody gathers. forward() without targets does, for evaluation and sampling.
+// no rank gathers. forward() without targets does, for evaluation and sampling.
 //
 // The same as one process but for the order of sums: a loss is the whole model's on every part, and so are
 // gradients of what is whole. These are computed from equal rows and equal gradients of rows, since sums over

@@ -75,7 +75,7 @@ int pid_of_faulty(Communicator& comm) {
   return static_cast<int>(pid.item<int64_t>());
 }
 
-// Runs call(), and stops the process once this thread sleeps in it for good: nobody else calls it
+// Runs call(), and stops the process once this thread sleeps in it for good: no other thread calls it
 // before the process is stopped.
 void stop_while_it_waits(Communicator& comm) {
   pid_of_faulty(comm);

@@ -1,5 +1,5 @@
 // Faults: one rank of a group dies, stops, leaves, is late or falls out of step, and every other
-// rank must get the right error in time, which blames nobody but that rank. One table for all
+// rank must get the right error in time, which blames only that rank. One table for all
 // backends; a backend is added by a line in comm/faults_mp_test.cpp.
 #pragma once
 

@@ -4,7 +4,7 @@
 // A host is a network namespace with a host name of its own, an address in 10.77.0.0/24 on eth0,
 // and a cable to a switch (a bridge in one more namespace). The namespaces have no names in the
 // file system and hold no address of this machine's own: they are gone with the object, and with
-// this process in whatever way it ends, once nobody runs inside. What the hosts do not have of
+// this process in whatever way it ends, once no process runs inside. What the hosts do not have of
 // their own are files, processes and the clock.
 #pragma once
 

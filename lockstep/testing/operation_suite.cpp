@@ -156,7 +156,7 @@ class Suite {
     own_part.copy_(mine);
     comm_.iall_gather(all_parts, own_part).wait();
     expect(all_parts, together, "iall_gather in place");
-    // Row r of my input goes to rank r: rank r ends with everybody's row r.
+    // Row r of my input goes to rank r: rank r ends with row r of all ranks.
     const at::Tensor whole = input(rank(), size_ * size()).view({size(), size_});
     std::vector<at::Tensor> expected;
     for (const at::Tensor& other : inputs(size_ * size()))

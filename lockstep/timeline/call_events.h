@@ -12,7 +12,7 @@
 
 namespace lockstep::inline v0::timeline {
 
-// What was recorded from `begun` to `ended`, in ticks.
+// The time of a recording, from `begun` to `ended`, in ticks.
 struct Window {
   uint64_t begun = 0;
   uint64_t ended = 0;

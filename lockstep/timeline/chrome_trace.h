@@ -45,7 +45,7 @@ struct Event {
   std::vector<std::pair<std::string, std::string>> texts = {};  // "note"
 };
 
-// What one rank gives to a file.
+// The events that one rank gives to a file.
 struct RankEvents {
   int rank = 0;
   std::string host;

@@ -43,7 +43,7 @@ struct ClockOffset {
   int64_t error_ns = 0;  // half of the round trip that was taken
 };
 // The median over the quarter of the round trips that took the shortest, at least one: a long one
-// was delayed in one direction, nobody knows in which.
+// was delayed in one direction, and it is not known in which.
 // Requires: at least one.
 LOCKSTEP_API ClockOffset clock_offset(std::vector<PingPong> trips);
 

@@ -19,13 +19,13 @@
 
 namespace lockstep::inline v0::timeline {
 
-// Who has marked a span.
+// The origin of a span.
 enum class SpanKind : uint32_t {
   kMarked,    // a part of the program, marked by it
   kOperator,  // of libtorch
 };
 
-// What ran from one moment to another.
+// A piece of work that ran from one moment to another.
 struct LOCKSTEP_API Span {
   static constexpr size_t kNameBytes = 48;
 

@@ -142,7 +142,7 @@ class LOCKSTEP_API Timeline {
  private:
   friend class TimelineSpan;
   void forget() noexcept;
-  // What this rank gives to the file, in its own clock.
+  // The events of this rank for the file, in its own clock.
   timeline::RankEvents recorded(int rank) const;
 
   const TimelineOptions options_;

@@ -63,7 +63,7 @@ class LOCKSTEP_API CallBoard {
   static constexpr uint64_t kRemoteRecords = 256;  // separate, of a rank
   static constexpr uint64_t kNoRoom = UINT64_MAX;  // begin()'s result for a remote call
 
-  // What the other ranks can still expect of a rank.
+  // The presence of a rank: what the other ranks can still expect of it.
   enum class Presence : uint64_t {
     kAtWork,
     kFinished,     // it reports that it needs no other rank any more

@@ -17,7 +17,7 @@
 
 namespace lockstep::inline v0::trace {
 
-// What a file says of a rank.
+// The contents of a rank's file.
 struct LOCKSTEP_API TraceFile {
   int rank = 0;
   int world_size = 1;

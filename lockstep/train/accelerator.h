@@ -50,9 +50,9 @@ struct AcceleratorOptions {
   // Its losses are those of the model's forward with targets, within backward([&] { return loss;
   // }).
   std::shared_ptr<Strategy> strategy = nullptr;
-  // What was prepared marks its work in it: data, forward, backward, optimizer, checkpoint. The
-  // loop starts it, marks its steps, and writes it (timeline.h). With TimelineOptions::nvtx these
-  // parts and the calls are NVTX ranges. Null: nothing is marked.
+  // The timeline in which the prepared objects mark their work: data, forward, backward, optimizer,
+  // checkpoint. The caller's loop starts it, marks its steps, and writes it (timeline.h). With
+  // TimelineOptions::nvtx these parts and the calls are NVTX ranges. Null: nothing is marked.
   std::shared_ptr<Timeline> timeline = nullptr;
 };
 

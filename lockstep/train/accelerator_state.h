@@ -50,10 +50,10 @@ struct LoaderPlace {
 // possible after load_state() with other batches over all ranks.
 LOCKSTEP_API void check_place(const LoaderPlace& place, int64_t batches);
 
-// What an Accelerator, its model, optimizer and loaders have in common.
+// The state that an Accelerator, its model, optimizer and loaders have in common.
 class LOCKSTEP_API AcceleratorState {
  public:
-  // Of `spec` the precision and the accumulation; the optimizer is the caller's.
+  // Takes the precision and the accumulation of `spec`; the optimizer is the caller's.
   AcceleratorState(Communicator communicator, const optim::StepSpec& spec,
                    std::shared_ptr<Strategy> way, std::shared_ptr<Timeline> its_timeline = nullptr);
 

@@ -54,7 +54,7 @@ struct Outer {
   DiLoCoOptions options;
   std::optional<DiLoCo> optimizer = {};
   NamedTensors own = {};                  // this rank's, while the average is in the model
-  std::weak_ptr<void> average_held = {};  // by whoever holds it there
+  std::weak_ptr<void> average_held = {};  // by its owner there
   double waiting = 0;
 };
 using OuterPtr = std::shared_ptr<Outer>;

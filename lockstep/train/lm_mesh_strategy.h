@@ -41,8 +41,8 @@ struct LmMeshOptions {
 LOCKSTEP_API std::shared_ptr<Strategy> make_lm_mesh_strategy(Parallelism how,
                                                              LmMeshOptions options = {});
 
-// What such a strategy trains in the model's place, after set_up(), for what the model cannot say;
-// null: the strategy is another one.
+// The divided model that such a strategy trains in the model's place, after set_up(), for what the
+// model cannot tell. Null: the strategy is another one.
 LOCKSTEP_API std::shared_ptr<ParallelLm> parallel_lm_of(const Strategy& strategy);
 
 }  // namespace lockstep::inline v0

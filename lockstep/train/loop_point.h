@@ -16,7 +16,7 @@ namespace lockstep::inline v0 {
 struct LoopPoint {
   TrainerState state;  // the step counted
   bool after_update = true;
-  // Of the step that callbacks are still to be told of.
+  // The loss, samples and targets of the step that callbacks are still to be told of.
   DeviceScalar loss = 0;
   int64_t samples = 0, targets = -1;
   // These include that step.

@@ -73,7 +73,7 @@ Evaluation count_classes(const EvalPrediction& prediction) {
   const auto* truth = labels.const_data_ptr<int64_t>();
   const auto* guess = predicted.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < predicted.size(0); ++i) {
-    if (truth[i] < 0 || truth[i] >= classes) continue;  // nobody knows
+    if (truth[i] < 0 || truth[i] >= classes) continue;  // the label is unknown
     ++result.confusion[static_cast<size_t>(truth[i])][static_cast<size_t>(guess[i])];
     ++result.samples;
     if (truth[i] == guess[i]) ++correct;

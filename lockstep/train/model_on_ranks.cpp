@@ -82,7 +82,7 @@ void detach_parameters(torch::nn::Module& model,
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : model.parameters()) {
     parameter.mutable_grad() = at::Tensor();
-    // Memory that nobody writes is none.
+    // Memory that is never written takes no pages.
     if (!values && optimized.contains(parameter.unsafeGetTensorImpl()))
       parameter.set_data(at::empty_like(parameter, parameter.options().device(where)));
     else

@@ -102,8 +102,8 @@ class LOCKSTEP_API ModelOnRanks {
   // Called when that is done.
   void has_made_room() { has_room_ = true; }
 
-  // What a step takes of the ranks' memory, found in the run's first step: an attempt that goes on
-  // in place does not find it anew. Null: not in this process.
+  // The memory that a step takes on the ranks, found in the run's first step: an attempt that goes
+  // on in place does not find it anew. Null: it was not found in this process.
   const std::shared_ptr<const MemoryCallback>& memory() const { return memory_; }
   void keep_memory(std::shared_ptr<const MemoryCallback> memory) { memory_ = std::move(memory); }
 
@@ -173,7 +173,7 @@ class LOCKSTEP_API ModelOnRanks {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<amp::GradScaler> scaler_;
   const TrainLoop* loop_ = nullptr;
-  // Of callbacks, before the first step: some may outlive an attempt.
+  // The states of the callbacks before the first step: some callbacks may outlive an attempt.
   std::optional<std::vector<std::string>> first_states_;
   std::optional<StepResult> result_;      // of the step that is agreed on
   std::string place_;                     // LoopPoint and streams, as they came back

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0::train_test {
 
-// Of points in a plane, in float64; `head` takes the normed ones.
+// A network for points in a plane, in float64; `head` takes the normed points.
 struct NormedNetImpl : torch::nn::Module {
   explicit NormedNetImpl(torch::nn::Linear head) {
     norm = register_module("norm", torch::nn::BatchNorm1d(2));

@@ -26,7 +26,7 @@ struct RankMetrics {
   std::string backend = {}, device = {};
   int rank = 0, world_size = 1;
   TrainerState state = {};
-  // Of this process.
+  // The totals of this process so far; `times` and `waited` are in seconds.
   int64_t steps = 0, samples = 0;
   StepTimes times = {};
   double waited = 0;

@@ -17,11 +17,11 @@ namespace lockstep::inline v0 {
 // For messages about it.
 inline constexpr const char* kGivenBack = "the state that a recovery gave back";
 
-// What an optimizer of these groups changes.
+// The parameters that an optimizer of these groups changes.
 std::unordered_set<const c10::TensorImpl*> trained_of(
     const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
-// Whose share it is. The strategy has a model.
+// The objects whose state is a rank's share. The strategy has a model.
 struct RankParts {
   Strategy& strategy;
   torch::optim::Optimizer& optimizer;

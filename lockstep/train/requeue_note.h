@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0 {
 
-// What the note says.
+// The contents of the note.
 struct RequeueNote {
   int signal = 0;
   int64_t step = 0;

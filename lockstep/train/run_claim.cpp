@@ -144,7 +144,7 @@ WriterClaim::WriterClaim(const fs::path& file, const std::string& what, const En
     }
     const Holder holder = holder_of(fd_.get());
     if (lock == FileLock::kNone && !holder.here) {
-      // What another host's process has written stays: nobody knows whether that one lives.
+      // What another host's process has written stays: it may live.
       own_ = made || holder.gone;
       if (own_) say_who(job, launcher);
       return;
@@ -191,7 +191,7 @@ void WriterClaim::check() const {
 }
 
 WriterClaim::~WriterClaim() {
-  // Before the lock goes: whoever waits for it looks whether the file still has its name.
+  // Before the lock goes: a process that waits for it looks whether the file still has its name.
   if (own_ && is_named(fd_.get(), file_)) ::unlink(file_.c_str());
 }
 

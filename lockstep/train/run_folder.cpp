@@ -84,9 +84,9 @@ struct NamedJob {
   bool again = false;  // this is not its first start
 };
 
-// Whoever can start this process again, the innermost first: a scheduler's job may hold several of
+// What can start this process again, the innermost first: a scheduler's job may hold several of
 // a launcher's. LOCKSTEP_GENERATION counts every start of all ranks, for whatever reason; the
-// others count failures alone, or what happened to one rank. "none" is torchrun's where nobody has
+// others count failures alone, or what happened to one rank. "none" is torchrun's where no user has
 // named the run: any job's.
 std::vector<NamedJob> jobs_of(const EnvLookup& env) {
   const auto job = [&env](const char* key, const char* name,

@@ -42,7 +42,7 @@ LOCKSTEP_API std::vector<std::string> parts_of(const RunFolder& folder);
 // Throws: SystemError.
 LOCKSTEP_API std::optional<std::string> move_former_run_aside(
     const std::filesystem::path& root, const std::vector<std::string>& parts);
-// Of a run folder.
+// The same for folder.root and parts_of(folder).
 LOCKSTEP_API std::optional<std::string> move_former_run_aside(const RunFolder& folder);
 
 // Whether an earlier attempt of this process's job has left what is in `root`: the launcher has

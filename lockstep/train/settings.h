@@ -1,5 +1,5 @@
-// What the spellings of a TrainSpec (train_spec.h) share: their members are visited, read from JSON
-// and text, checked, written and refused in one way.
+// The common part of the spellings of a TrainSpec (train_spec.h): their members are visited, read
+// from JSON and text, checked, written and refused in one way.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ constexpr Takes from_below(double least, double below) {
 struct Field {
   std::string_view name;
   Takes takes = {};
-  // What --help says of it.
+  // The description of the member in --help.
   const char* group = "";     // the heading that it stands under
   std::string text = {};      // what it is
   std::string type = {};      // of a text: "DIR", "ddp|zero1"; numbers say themselves what they are

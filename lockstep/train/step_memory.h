@@ -5,14 +5,14 @@
 
 namespace lockstep::inline v0 {
 
-// What a step takes beside what lasts from step to step. Bytes.
+// The memory that a step takes beside what lasts from step to step, in bytes.
 struct StepBytes {
   int64_t activations = 0;  // left by a forward for its backward, the output included
-  // What is there for a moment, beside activations and gradients: within an operation, between two
-  // of them, and messages on their way.
+  // Memory that is there for a moment, beside activations and gradients: within an operation,
+  // between two of them, and for messages on their way.
   int64_t temporaries = 0;
-  // What gradients, activations and temporaries never take at once of their sum: gradients come as
-  // activations go, where the former step's are freed before the forward.
+  // The sum of gradients, activations and temporaries less the most of them at once: gradients come
+  // as activations go, where the former step's are freed before the forward.
   int64_t overlap = 0;
   // The most of activations and temporaries that is there at once, beside the gradients.
   int64_t at_once() const { return activations + temporaries - overlap; }

@@ -48,7 +48,7 @@ class Trial {
 
 }  // namespace internal
 
-// What a plan is made for.
+// The options of plan_step().
 struct StepPlanOptions {
   int64_t limit = INT64_MAX;  // bytes
   // A batch is cut into so many micro-batches; the plan tries multiples of it.
@@ -58,7 +58,7 @@ struct StepPlanOptions {
   std::function<bool(bool)> any = nullptr;
 };
 
-// What a step will take, and how it was found.
+// The memory that a step will take, and how it was found.
 struct StepPlan {
   StepBytes bytes;
   int64_t tried = 0;  // the most samples of a trial; as many as planned for: they were counted

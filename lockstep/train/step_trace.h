@@ -1,5 +1,5 @@
-// What the computation of a step's loss and gradients allocates: recorded, extended to more samples,
-// and summed up.
+// StepTrace: the allocations of the computation of a step's loss and gradients. They are recorded,
+// extended to more samples, and summed up.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ class StrategyGradients;
 // the caller drops the losses.
 struct StepTrace {
   AllocationTrace allocations;
-  // Of these, the ones that have become gradients of their own, which zero_grad() frees. Gradients
-  // in buckets have their memory from elsewhere.
+  // The indices of the allocations that have become gradients of their own, which zero_grad()
+  // frees. Gradients in buckets have their memory from elsewhere.
   std::vector<size_t> gradients = {};
   // Whether those are in StepMemory::gradients (StrategyGradients::counts_grad()).
   bool gradients_counted = true;
@@ -30,17 +30,17 @@ struct StepTrace {
   friend bool operator==(const StepTrace&, const StepTrace&) = default;
 };
 
-// What is left over and is no gradient, such as tables that a model makes once, does not count.
-// Pure.
+// The memory that the step takes. An allocation that is left over and is no gradient, such as a
+// table that a model makes once, does not count. Pure.
 LOCKSTEP_API StepBytes bytes_of(const StepTrace& trace);
-// That of more samples (flat/allocation_trace.h). Pure.
+// The trace of more samples (flat/allocation_trace.h); nullopt: the two are not alike. Pure.
 LOCKSTEP_API std::optional<StepTrace> extended(const StepTrace& of_few, int64_t few,
                                                const StepTrace& of_more, int64_t more,
                                                int64_t samples);
-// Each part by itself, where the traces are not alike. Approximate. Pure.
+// Extends each part by itself, where the traces are not alike. Approximate. Pure.
 LOCKSTEP_API StepBytes on_line(const StepBytes& of_few, int64_t few, const StepBytes& of_more,
                                int64_t more, int64_t samples);
-// The largest of each part; of several computations in one step, and of the optimizer's. Pure.
+// The one with more at once, and the larger activations; for the computations of a step. Pure.
 LOCKSTEP_API StepBytes most_of(const StepBytes& one, const StepBytes& other);
 
 // Records the computation while it lives.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array kStopSignals{SIGTERM, SIGUSR1};
 
-// What the handler writes. kNobody: nobody listens.
+// What the handler writes. kNobody: no thread listens.
 constexpr int kNobody = -1;
 std::atomic<int> g_signal{kNobody};
 static_assert(std::atomic<int>::is_always_lock_free, "a handler may not wait");
@@ -65,7 +65,7 @@ StopSignals::~StopSignals() {
   const MutexLock lock(all.mutex);
   if (--all.count > 0) return;
   for (size_t i = 0; i < kStopSignals.size(); ++i) {
-    // Whoever has put a handler in its place since keeps it.
+    // A handler that was put in its place since stays.
     if (all.taken[i] && has_handler(kStopSignals[i], remember_stop_signal))
       install(kStopSignals[i], SIG_DFL);
   }

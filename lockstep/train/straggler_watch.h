@@ -48,7 +48,7 @@ class LOCKSTEP_API StragglerWatch {
   // Throws InvalidArgument (check()).
   explicit StragglerWatch(StragglerOptions options = {});
 
-  // What a window changed.
+  // The straggler that begins with a window, and the one that ends with it; nullopt: none does.
   struct Change {
     std::optional<Straggler> begins;
     std::optional<Straggler> ends;  // as it last was

@@ -79,7 +79,7 @@ class HorovodGradients final : public StrategyGradients {
   void communicate(bool on) override {
     if (!on)
       throw InvalidArgument(
-          "strategy horovod: gradients are on their way before anybody says that they accumulate; "
+          "strategy horovod: gradients are on their way before the caller says that they accumulate; "
           "accumulate with ddp, average or zero1");
   }
   void synchronize() override {

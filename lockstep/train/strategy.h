@@ -104,7 +104,7 @@ class LOCKSTEP_API Strategy {
 LOCKSTEP_API const std::vector<std::string>& strategy_names();
 // Whether ranks share copies of the parameters: zero3 and fsdp.
 LOCKSTEP_API bool divides_parameters(std::string_view strategy);
-// What make_strategy() is told beside the name.
+// The options of make_strategy() beside the name.
 struct StrategyOptions {
   // zero3 and fsdp: ZeroOptions::copies, which ranks share one copy of the parameters.
   std::vector<int> copies = {};

@@ -146,8 +146,8 @@ class LOCKSTEP_API StrategyGradients : public StrategyPart {
  protected:
   // The default: loss.backward(), then synchronize() where the backward communicates.
   virtual void backward(const at::Tensor& loss);
-  // Of tried(): compute() of the loss, after which `done` is called, and then everything is as
-  // before it. The default drops the gradients.
+  // The computation of tried(): calls compute() with the loss, then `done`, and then leaves
+  // everything as it was before. The default drops the gradients.
   virtual void compute_in_vain(const std::function<at::Tensor()>& loss,
                                const std::function<void()>& done);
 

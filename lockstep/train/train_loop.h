@@ -41,13 +41,13 @@ struct StepResult {
   int64_t samples = 0;    // of this rank's batch
   // The number of targets that the loss is the mean of (CountsTargets); -1: it is one of samples.
   int64_t targets = -1;
-  // What the loss is the mean of.
+  // The number of targets or samples that the loss is the mean of.
   int64_t counted() const { return targets < 0 ? samples : targets; }
   StepTimes times = {};  // zeros if the task does not measure them
   // Seconds outside of communicators' calls; TrainLoop measures them.
   double own = 0;
   double seconds = 0;  // of the step; TrainLoop measures them
-  // What it took for a while; counted in the first step, zeros in the others.
+  // The memory that the step took for a while; counted in the first step, zeros in the others.
   StepBytes memory = {};
 };
 

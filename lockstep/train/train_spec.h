@@ -36,7 +36,7 @@ struct LOCKSTEP_API TrainSpec {
     int64_t workers = 0;  // threads of a rank that load data
     int64_t seed = 0;     // of shuffling
   };
-  // What a run leaves, and where.
+  // The output of a run, and where it goes.
   struct Output {
     std::filesystem::path folder = {};
     std::filesystem::path checkpoints = {};  // the folder of the series (checkpoint_series.h)

@@ -25,7 +25,7 @@ namespace lockstep::inline v0 {
 // Thread-safety: one thread, the communicator's.
 class LOCKSTEP_API TrainStep {
  public:
-  // What a step is made of.
+  // The parts of which a step is made.
   struct Parts {
     ModelOnRanks& run;
     const TrainSpec& spec;

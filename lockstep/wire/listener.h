@@ -30,7 +30,7 @@
 
 namespace lockstep::inline v0::wire {
 
-// What a peer that has proved the secret has to say before its connection is given out.
+// The greeting of a peer that has proved the secret. Its connection is given out after it.
 class Greeting {
  public:
   virtual ~Greeting() = default;

@@ -270,6 +270,11 @@ class Checks(unittest.TestCase):
         self.assert_refused("check-docs", "docs/guide.md: docs/zh/guide.md does not quote the same passage of "
                                           "lockstep/high/b.h")
 
+    def test_comment_that_names_no_one(self):
+        self.write(lockstep__low__a_dot_cpp="// Nobody waits.\n", lockstep__low__a_test_dot_cpp="// Nobody waits.\n")
+        self.assert_refused("check-docs", "lockstep/low/a.cpp:1: 'Nobody': name the rank, the process or the caller that is "
+                                          "meant")
+
     def test_page_that_names_no_one(self):
         self.write(README_dot_md="`nobody` may stand in code.\nThen nobody waits.\n", README_zh_dot_md="")
         self.assert_refused("check-docs", "README.md:2: 'nobody': name the rank, the process or the caller that is meant")

@@ -1,4 +1,4 @@
-// What the opaque handles of the communicator's half are.
+// The definitions of the opaque handles of the communicator's half.
 #pragma once
 
 #include <memory>

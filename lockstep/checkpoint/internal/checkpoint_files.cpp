@@ -318,7 +318,7 @@ void write_rest(FilesUnderWay& files, const RestToWrite& rest,
     const std::string text = format_slice_index(*index);
     if (text.size() > kLargestSmallFile)
       throw CheckpointError(source +
-                            ": so many files and tensors have an index that nobody would "
+                            ": so many files and tensors have an index that no reader would "
                             "read; write fewer files");
     add(name, text);
   }

@@ -118,7 +118,7 @@ TEST(LockstepDoctor, AListenerWithoutDescriptorsSaysSo) {
 
 TEST(LockstepDoctor, NobodyThereIsAProblem) {
   EXPECT_THAT(Doctor({"--listen", "0", "--interface", "lo", "--timeout", "0.2"}).finish().out,
-              HasSubstr("nobody came within"));
+              HasSubstr("no other doctor came within"));
   const Ended visitor = Doctor({"--peer", "127.0.0.1:9", "--timeout", "0.2"}).finish();
   EXPECT_EQ(visitor.code, 1);
   EXPECT_THAT(visitor.out, HasSubstr("is lockstep doctor --listen running there"));

@@ -1,4 +1,4 @@
-// What a timeline (timeline/timeline.h) says of communication: how much of it was hidden.
+// OverlapReport: how much of a timeline's communication (timeline/timeline.h) was hidden.
 #pragma once
 
 #include <cstddef>

@@ -239,7 +239,7 @@ std::vector<Finding> listen_for_peer(uint16_t port, const std::string& interface
   } catch (const Timeout&) {
     return {
         {Level::kProblem, "visitor",
-         "nobody came within " + fixed(deadline.timeout_seconds(), 0) + " s",
+         "no other doctor came within " + fixed(deadline.timeout_seconds(), 0) + " s",
          "run lockstep doctor --peer on the other host, with the same LOCKSTEP_SECRET; if it ran, "
          "a firewall may stand between"}};
   }

@@ -293,9 +293,9 @@ void judge(size_t index, TraceReport& report) {
   if (inside.empty()) return;
   const RankState& first = *std::find_if(group.states.begin(), group.states.end(),
                                          [](const RankState& s) { return s.inside; });
-  const bool everybody = inside.size() == group.ranks.size() && report.missing.empty();
+  const bool all_inside = inside.size() == group.ranks.size() && report.missing.empty();
   report.verdict.push_back(
-      (everybody ? "All its ranks" : ranks_text(inside)) +
+      (all_inside ? "All its ranks" : ranks_text(inside)) +
       (inside.size() == 1 ? " is inside " : " are inside ") + number(first.in_sequence) + " " +
       first.call + of_group +
       (report.missing.empty()

@@ -27,7 +27,7 @@ std::optional<FoundPython> choose_python(const std::vector<FoundPython>& found,
 std::string no_python(const std::vector<FoundPython>& found, const std::vector<std::string>& minors,
                       bool named);
 
-// What the folder of the export program says in a build tree: the version of libtorch, and the folder of its torch.
+// The libtorch version and its torch's folder, from the export program's folder in a build tree.
 struct BuiltWith {
   std::string version;
   std::filesystem::path torch;

@@ -19,16 +19,16 @@ class App;
 namespace lockstep::inline v0::cli {
 
 struct PlanFlags {
-  // Of both: a training job's layout, and a pipeline's schedule.
+  // The options of both a training job's layout and a pipeline's schedule.
   std::string schedule;
   PipelineSize size{.stages = 0, .micro_batches = 0};  // a job's: the chunks alone
   std::string svg, json;
   bool help = false;
-  // Of a pipeline's schedule.
+  // The options of a pipeline's schedule.
   std::string times = "1,1,1";
   double communication = 0;
   std::string measured;
-  // Of a training job. 0 and "": not given.
+  // The options of a training job. 0 and "": not given.
   std::string model, hardware, mesh, precision, activations;
   std::string stack = "lockstep", optimizer = "adamw", flops = "6n+attention";
   int ranks = 0;
@@ -37,7 +37,7 @@ struct PlanFlags {
   bool divided_rows = false, float32_parameters = false;
   size_t top = 10;
   bool fits = false, list = false;
-  // What if. Hours and seconds as they are typed.
+  // The options of what-if questions. Hours and seconds are as they are typed.
   std::vector<std::string> slow_links = {};
   double straggler = 1;
   double rank_mtbf_hours = 0, host_mtbf_hours = 0;
@@ -45,7 +45,7 @@ struct PlanFlags {
   double checkpoint_interval = 0, restart = 0;
   bool in_place = false;
   double price = 0, tokens = 0;
-  // Of this machine. The program with libtorch parses and measures; these are for the help.
+  // The calibration of this machine, for the help: the program with libtorch parses and measures.
   bool calibrate = false;
   std::string out;
   int calibrated_ranks = 2;

@@ -38,7 +38,7 @@ struct JobPlan {
   // The layout that the rest is about: the one that was asked for, or the best; nullptr where
   // nothing fits.
   const plan::Candidate* shown() const;
-  // Of all ranks together, with what failures cost.
+  // The tokens a second of all ranks together, with what failures cost.
   double tokens_per_second(const plan::Candidate& candidate) const;
 };
 

@@ -1,5 +1,5 @@
-// What users of other launchers type that `lockstep run` knows and does not do: each flag with what
-// to use instead. Pure.
+// The flags that users of other launchers type and `lockstep run` knows but does not support, each
+// with what to use instead. Pure.
 #pragma once
 
 #include <string>

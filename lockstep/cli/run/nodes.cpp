@@ -292,7 +292,7 @@ NodesPlan plan_nodes(const RunFlags& flags, const MachineFacts& machine, const M
       }
       if (flags.spare_nodes > 0)
         throw UsageError(given_spares(flags) +
-                         " needs --nnodes: when the only host is lost, nobody goes on");
+                         " needs --nnodes: when the only host is lost, no rank goes on");
       return plan;
     }
     if (flags.standalone) throw UsageError("--standalone contradicts --nnodes=" + flags.nnodes);

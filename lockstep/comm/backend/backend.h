@@ -145,8 +145,8 @@ class Backend {
   // Callable in any state. Never blocks.
   virtual bool lost(int /*rank*/) const { return false; }
 
-  // What a receive of `tag` from rank `src` would find now, behind the receives already posted.
-  // Never blocks.
+  // Returns what a receive of `tag` from rank `src` would find now, behind the receives already
+  // posted. Never blocks.
   // Requires: capabilities() say `probe`.
   // Throws: PeerLost if there is no message and the rank is dead.
   virtual Probe probe(int /*src*/, int /*tag*/) { return Probe::kNothing; }

@@ -36,7 +36,7 @@ class Attempt {
   std::string announce(const std::string& word) {
     return store_->compare_set(here(rank_), "", word);
   }
-  // What a rank has said of itself; null: it has not come.
+  // The word that a rank has announced itself with; nullopt: it has not come.
   std::optional<std::string> word_of(int rank) { return store_->try_get(here(rank)); }
 
   // Announces that this rank's part is made, and waits for the others' of `members`. `hopeless` is

@@ -88,7 +88,7 @@ Secret need_secret(const InitOptions& options, const EnvLookup& env, const std::
   throw InvalidArgument(
       method +
       " needs a secret that all ranks share: set LOCKSTEP_SECRET or LOCKSTEP_SECRET_FILE, or give "
-      "init({.secret = ...}); without one anybody who reaches the port could join");
+      "init({.secret = ...}); without one every process that reaches the port could join");
 }
 
 std::string read_line(const char* path) {

@@ -154,7 +154,7 @@ Communicator Communicator::reform(Deadline deadline) {
         impl_->options().generation > 0
             ? "reform: this is a group of the job's ranks; call it on the communicator that init() "
               "returned, and make the group again"
-            : "reform: nobody starts ranks of this job anew; lockstep run --on-failure replace "
+            : "reform: no launcher starts ranks of this job anew; lockstep run --on-failure replace "
               "does");
   }
   impl_->abort("rank " + std::to_string(rank()) + " left it for reform()", Impl::Reach::kGroups);

@@ -68,8 +68,8 @@ void JobProgress::move_others(const Member& self) noexcept {
 }
 
 void JobProgress::note_other_thread(std::thread::id self) noexcept {
-  std::thread::id nobody;
-  if (!thread_.compare_exchange_strong(nobody, self)) several_threads_.store(true);
+  std::thread::id none;
+  if (!thread_.compare_exchange_strong(none, self)) several_threads_.store(true);
 }
 
 JobProgress::Look JobProgress::report_wait(WaitState own, bool moved) noexcept {

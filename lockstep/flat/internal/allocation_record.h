@@ -1,4 +1,4 @@
-// What an AllocationLog has recorded. Any thread may add to it.
+// AllocationRecord: the record of an AllocationLog. Any thread may add to it.
 #pragma once
 
 #include <cstdint>

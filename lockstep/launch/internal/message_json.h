@@ -1,5 +1,5 @@
-// What agents send each other, as JSON: of each struct the members that are listed here, under
-// their own names. A message that lacks a listed member of one of them is a json::exception.
+// The messages of agents as JSON: each struct has the members that are listed here, under their own
+// names. A message in which one of a struct's listed members is missing is a json::exception.
 #pragma once
 
 #include <chrono>
@@ -58,14 +58,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerFailure, host, rank, role, restarts, lo
                                    tail_stream, gave_up, late, causes, waited)
 // All but the kind.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AgentMessage, generation, agent, introduction, nodes, min_nodes,
-                                   run_id, port, seen, restarts, ran, old_ranks_for, finished, well,
-                                   past_end, stood_still, lost_output, job, endpoint, plan, known,
-                                   failure, sights, number, exit_code, text)
+                                   run_id, port, seen, restarts, ran_with, old_ranks_for, finished,
+                                   well, past_end, stood_still, lost_output, job, endpoint, plan,
+                                   known, failure, sights, number, exit_code, text)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FailureDrill, every, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Binding, given, to, by, in_a_row, cores, overload)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Role, name, ranks, restarts, service)
-// What agents of other hosts are told. They find out the rest for their own host.
+// The options that agents of other hosts are told. They find out the rest for their own host.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodesOptions, nodes, spare_nodes, number, endpoints, secret,
                                    join_timeout, beat, silence)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LaunchOptions, command, program, nproc, roles, env, grace,

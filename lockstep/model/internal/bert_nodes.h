@@ -1,6 +1,6 @@
-// What a layer of BERT computes between its rows, as nodes of the graph with backwards written by hand: each
-// reads and writes a tensor as few times as can be, and products get their operands in the layout that they are
-// fast in. On the CPU, in float32, with products in float32 or bfloat16. Differentiable once.
+// The computation of a BERT layer from rows to rows, as nodes of the graph with backwards written by hand: each
+// reads and writes a tensor as few times as possible, and products get their operands in the layout in which
+// they are fast. For the CPU, in float32, with products in float32 or bfloat16. Differentiable once.
 #pragma once
 
 #include <ATen/core/Tensor.h>

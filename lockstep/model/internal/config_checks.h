@@ -1,4 +1,4 @@
-// What the configurations of models read and refuse in one way.
+// The reading and the checks that the configurations of all models share.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Children that somebody has registered in place of those that a module holds by their type:
+// Children that a caller has registered in place of those that a module holds by their type:
 // torch::nn::Module::replace_module changes the one and not the other.
 #pragma once
 

@@ -27,13 +27,13 @@ class HeadProducts {
   HeadProducts& operator=(const HeadProducts&) = delete;
   virtual ~HeadProducts() = default;
 
-  // Of rows [begin, begin + logits.size(0)) into logits [chunk, vocabulary], float32 for bfloat16, rows
-  // logits_pitch() elements apart. What lies between them may be overwritten.
+  // Writes the logits of rows [begin, begin + logits.size(0)) into `logits` [chunk, vocabulary],
+  // float32 for bfloat16, rows logits_pitch() elements apart. What lies between may be overwritten.
   virtual void logits(int64_t begin, const at::Tensor& logits) = 0;
-  // What is wanted, from the gradient of those logits. The first chunk is the largest.
+  // Computes the wanted gradients from that of those logits. The first chunk is the largest.
   virtual void gradients(int64_t begin, const at::Tensor& dlogits) = 0;
 
-  // Of the chunks so far; undefined where they are not wanted.
+  // The gradients of the chunks so far; undefined where they are not wanted.
   at::Tensor drows, dweight;
 
  protected:

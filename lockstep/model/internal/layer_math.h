@@ -20,7 +20,7 @@ at::Tensor empty_rows(int64_t rows, int64_t columns, at::ScalarType type);
 
 // float32 -> bfloat16, the tensors one under the other.
 at::Tensor rounded(const std::vector<at::Tensor>& tensors);
-// What Norm's outputs are kept in.
+// The outputs of kernels::Norm.
 struct Normed {
   at::Tensor y;           // float32
   at::Tensor rounded;     // bfloat16; undefined where the layer computes in float32

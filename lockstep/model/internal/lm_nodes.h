@@ -14,7 +14,7 @@
 
 namespace lockstep::inline v0::internal {
 
-// Gradients of weights that are computed later than those of inputs, for whoever has time until then
+// Gradients of weights that are computed later than those of inputs, by callers that have time until then
 // (zero-bubble pipelines, Qi et al., arXiv:2401.10241). One thread.
 class DeferredGradients {
  public:

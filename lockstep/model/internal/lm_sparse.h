@@ -27,7 +27,7 @@ class LmExpert : public torch::nn::Module {
 class LmSparseMlp : public torch::nn::Module {
  public:
   LmSparseMlp(const LmConfig& config, const LmExperts& experts, int64_t layer);
-  // Of normed rows; what leaves is whole.
+  // The MLP of normed rows. The result is whole, not a part's share of a sum.
   at::Tensor work(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
   bool is_hooked();
 

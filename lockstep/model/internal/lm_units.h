@@ -28,7 +28,7 @@ struct LmPass {
   std::shared_ptr<DeferredGradients> deferred;
   std::optional<int64_t>
       counted;  // of this rank's rows the first so many are none of padding; or all
-  std::shared_ptr<RouterRecord> routers;         // null: no experts, or nobody counts
+  std::shared_ptr<RouterRecord> routers;         // null: no experts, or no counts
   LmCache* cache = nullptr;                      // of sequences of equal length
   std::shared_ptr<const hooks::ModelPart> part;  // null: layers are whole
   // Where only some of the batch's rows are here (lm_context.h), with which these are.
@@ -62,7 +62,7 @@ class LmEmbedding final : public LmUnit {
 
  private:
   at::Tensor compute(const at::Tensor& ids, const lockstep::LmPass& pass) override;
-  // Of the ids that this part has; zeros for the others.
+  // The rows of the ids that this part has; zeros for the other ids.
   at::Tensor own_words(const at::Tensor& ids, const hooks::ModelPart& part) const;
   double dropout_;
   int64_t words_;  // of the whole vocabulary
@@ -71,7 +71,7 @@ class LmEmbedding final : public LmUnit {
 class LmAttention : public torch::nn::Module {
  public:
   LmAttention(const LmConfig& config, int64_t index);
-  // Of normed rows; what leaves is whole.
+  // Attention of normed rows. The result is whole, not a part's share of a sum.
   at::Tensor attend(const at::Tensor& rows, const internal::LmPass& pass, Arithmetic arithmetic);
   bool is_hooked();
 

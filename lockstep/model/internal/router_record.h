@@ -1,4 +1,4 @@
-// What the routers of a pass have counted, and their losses.
+// The counts of a pass's routers, and the routers' losses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,13 @@
 
 namespace lockstep::inline v0::internal {
 
-// Of one pass; its layers write, its losses read. One thread at a time.
+// The record of one pass: its layers write it, its losses read it. One thread at a time.
 class RouterRecord {
  public:
   RouterRecord(const LmConfig& config, const LmExperts& experts);
 
-  // Of a layer: its choices and, float32 or float64 [tokens, experts] on the CPU, logits and their shares. A layer that
-  // is computed again counts the same again.
+  // Counts a layer: its choices and, float32 or float64 [tokens, experts] on the CPU, its logits
+  // and their shares. A layer that is computed again counts the same again.
   void count(int64_t layer, const std::vector<int64_t>& choices, int64_t left_out,
              const at::Tensor& logits, const at::Tensor& shares);
   std::vector<RouterStatistics> statistics() const;
@@ -28,7 +28,7 @@ class RouterRecord {
   bool has_losses() const { return (balance_ > 0 || z_ > 0) && !sums_.empty(); }
   // The losses' value, of all ranks' sums. Collective where several ranks have tokens.
   double add_up();
-  // What the losses' sum is multiplied by where its gradient comes from; 0 until backward says it.
+  // Sets the gradient with respect to the losses' sum; it is 0 until backward sets it.
   void set_gradient(double gradient) { gradient_ = gradient; }
   // The losses' gradient with respect to a layer's logits; undefined where there is none.
   at::Tensor gradient_of(int64_t layer, const at::Tensor& logits) const;
@@ -40,7 +40,7 @@ class RouterRecord {
   double balance_, z_;
   bool by_layer_;
   std::shared_ptr<const ExpertExchange> ranks_;  // whose tokens they are; null: this one's
-  // Of each layer, float64: choices [experts], shares [experts], logsumexp^2, entropy, tokens, left out.
+  // Float64 sums per layer: choices [experts], shares [experts], logsumexp^2, entropy, tokens, left out.
   std::map<int64_t, at::Tensor> sums_;
   std::map<int64_t, at::Tensor> all_;  // the same of all ranks, where they were added up
   double gradient_ = 0;

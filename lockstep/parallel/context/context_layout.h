@@ -22,7 +22,7 @@ namespace lockstep::inline v0 {
 enum class ContextWay : uint8_t { kRing, kHeads };
 LOCKSTEP_API const char* to_string(ContextWay way);  // "ring"
 
-// Of a sequence: positions [begin, end).
+// A chunk of a sequence: positions [begin, end).
 struct ContextChunk {
   int64_t begin = 0;
   int64_t end = 0;
@@ -39,8 +39,8 @@ LOCKSTEP_API int64_t context_count(int64_t length, int64_t part, int64_t parts);
 LOCKSTEP_API int64_t context_count(const std::vector<int64_t>& lengths, int64_t part,
                                    int64_t parts);
 
-// Of a batch of sequences, end to end, the rows that the part has: ascending, hence sequence by sequence. The
-// parts' rows cover the batch, each row once.
+// The rows of a batch of sequences, end to end, that the part has: ascending, hence sequence by
+// sequence. The parts' rows cover the batch, each row once.
 LOCKSTEP_API std::vector<int64_t> context_rows(const std::vector<int64_t>& lengths, int64_t part,
                                                int64_t parts);
 
@@ -54,10 +54,10 @@ struct ContextRun {
 // The runs of a batch, in order.
 LOCKSTEP_API std::vector<ContextRun> context_runs(const std::vector<int64_t>& lengths);
 
-// Of one sequence, which of a part's own rows look at which rows of another part (or of itself): queries
+// The rows of one part that look at rows of another part (or of the same), in one sequence: queries
 // [query_begin, query_begin + queries) of the one at keys [key_begin, key_begin + keys) of the other, counted among
-// what each has of the sequence. All at all, or, causal, each at those up to its own number. Every pair of a token and
-// one that it sees is in one block of all parts, and no other pair is.
+// the rows that each has of the sequence. Every query looks at all of the keys or, if causal, at those up to its own
+// number. Every pair of a token and one that it sees is in one block of all parts, and no other pair is.
 struct ContextBlock {
   int64_t query_begin = 0;
   int64_t queries = 0;

@@ -57,7 +57,7 @@ class LOCKSTEP_API GradientAverager {
   // While the guard lives, backward() does not communicate; the first one after it averages what
   // has added up. On all ranks in the same backwards.
   NoSync no_sync() { return NoSync(reducer_); }
-  // Of every `steps` backwards the last communicates: see reducer.h.
+  // Only the last of every `steps` backwards communicates: see reducer.h.
   void accumulate(int64_t steps) { reducer_.accumulate(steps); }
   bool communicates() const { return reducer_.communicates(); }
 

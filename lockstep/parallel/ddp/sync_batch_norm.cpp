@@ -269,7 +269,7 @@ void SyncBatchNormWatch::check() const {
   if (lost.empty()) return;
   throw InvalidArgument(
       "SyncBatchNorm: converted before but not any more: " + lost +
-      "; somebody has put other tensors in place of the layers' own: copy values into them "
+      "; other tensors have been put in place of the layers' own: copy values into them "
       "(copy_), or call convert_sync_batch_norm again");
 }
 

@@ -3,9 +3,9 @@
 //   LmOptions options{.initial = InitialParameters::kNone,
 //                     .experts = experts_over(mesh["expert"], mesh.over({"data", "expert"}))};
 //
-// What is sent, a layer: the counts, ranks * experts * 8 bytes, all-reduced once; each row [hidden_size] that an expert
-// of another rank computes, there and back in forward, and the same in backward, by all_to_all with unequal parts; and
-// 1 byte in backward, by which ranks that are out of step are told apart. For the routers' losses of a step: layers *
+// A layer sends: the counts, ranks * experts * 8 bytes, all-reduced once; each row [hidden_size] that an expert of
+// another rank computes, there and back in forward, and the same in backward, by all_to_all with unequal parts; and 1
+// byte in backward, by which ranks that are out of step are told apart. The routers' losses of a step send layers *
 // (2 experts + 4) * 8 bytes, all-reduced once.
 //
 // An expert's rows come in the order of the ranks, and of a rank's in that of its tokens: as one process has them where
@@ -21,12 +21,12 @@
 
 namespace lockstep::inline v0 {
 
-// What a rank knows of a layer's rows. Pure.
+// The routes of a layer's rows from and to one rank. Pure.
 struct ExpertRoutes {
   std::vector<int64_t> sends;     // rows for each rank
   std::vector<int64_t> receives;  // from each
   std::vector<int64_t> counts;    // of each of this rank's experts
-  // Of the rows as its experts have them, expert by expert: where they are among those received; and back.
+  // sorted: for each row in expert order, where it is among those received; received: the inverse.
   std::vector<int64_t> sorted, received;
 };
 // all[r * experts + e]: rows of rank r for expert e, of all ranks alike. Ranks divide experts.

@@ -31,7 +31,7 @@ namespace lockstep::inline v0 {
 
 // This rank's part, on the CPU in float32, with its parameters of `values`, or without any, of those that
 // TransformerLm(config) would have drawn: no rank has all experts. The model keeps handles of `comm`, whose ranks have
-// the experts, and of `tokens`, which holds those and whoever else has tokens of the batch. Its forwards are collective
+// the experts, and of `tokens`, which holds those and all others with tokens of the batch. Its forwards are collective
 // over them, backwards too. Collective over `tokens`. Throws InvalidArgument (check(config); no experts, or experts
 // that do not divide) before anything is sent; Mismatch where the ranks' configurations differ, or the states
 // of their default generators where values are drawn.
@@ -42,7 +42,7 @@ LOCKSTEP_API TransformerLm expert_parallel_lm(const LmConfig& config, const Comm
 LOCKSTEP_API TransformerLm expert_parallel_lm(const TransformerLm& whole, const Communicator& comm,
                                               const Communicator& tokens);
 
-// Who averages what: experts' parameters over the ranks that have the same experts, others over all that have tokens.
+// Parameters by who averages them: `experts` over ranks with the same experts, `others` over all that have tokens.
 struct LmGradients {
   NamedTensors experts, others;
 };

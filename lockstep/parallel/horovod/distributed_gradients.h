@@ -24,7 +24,7 @@
 
 namespace lockstep::inline v0 {
 
-// What becomes of the ranks' gradients.
+// How the ranks' gradients are combined.
 enum class GradientOp : uint8_t {
   kAverage,
   kSum,

@@ -79,7 +79,7 @@ class AroundStep : public O {
   virtual void around(const std::function<void()>& take_step, bool has_closure) = 0;
 };
 
-// What DistributedOptimizer<O> derives from.
+// The base class of DistributedOptimizer<O>.
 template <typename O>
 using Around =
     std::conditional_t<std::is_base_of_v<optim::FusedStep, O>, AroundFusedStep<O>, AroundStep<O>>;

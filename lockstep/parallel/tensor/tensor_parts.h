@@ -32,7 +32,7 @@ class LOCKSTEP_API TensorParts {
   TensorParts(Communicator comm, TensorPlan plan, const NamedShapes& whole);
 
   const TensorPlan& plan() const { return plan_; }  // by which the model is divided
-  // Of this rank. Throws InvalidArgument for a name that is none.
+  // This rank's slice of a parameter. Throws InvalidArgument for an unknown name.
   PartSlice slice(const std::string& name) const;
   // Where this rank's slices are in a checkpoint (divided_state.h). What several parts have, the first writes. Along
   // further axes, such as a pipeline's stages or experts, a rank takes those of its own parameters.
@@ -43,8 +43,8 @@ class LOCKSTEP_API TensorParts {
   // The same from tensors of the whole model. Throws InvalidArgument for one that is missing or of another shape.
   void copy(const NamedTensors& mine, const NamedTensors& whole) const;
 
-  // Of the whole model's gradient, in float64: what is divided is added up over the parts, what several parts have
-  // counts once. The same number on all ranks. 8 bytes are sent. Collective.
+  // The norm of the whole model's gradient, in float64: what is divided is added up over the parts, what several
+  // parts have counts once. The same number on all ranks. 8 bytes are sent. Collective.
   double gradient_norm(const NamedTensors& mine);
   // Multiplies the gradients so that this norm is max_norm at most, as torch::nn::utils::clip_grad_norm_, and returns
   // what it was. Collective. Throws InvalidArgument unless max_norm is above 0.
@@ -65,7 +65,7 @@ class LOCKSTEP_API TensorParts {
     return place.slices[static_cast<size_t>(comm_.rank())];
   }
   void check(const NamedTensors& mine) const;
-  // Of an expert of another part the name of this part's in its place.
+  // The name of this part's expert in the place of another part's expert `name`.
   std::string counterpart(const std::string& name) const;
 
   Communicator comm_;
@@ -74,7 +74,7 @@ class LOCKSTEP_API TensorParts {
   std::map<std::string, Place> places_;
 };
 
-// Of a TransformerLm, by lm_tensor_plan(). Sends nothing.
+// The parts of a TransformerLm, by lm_tensor_plan(). Sends nothing.
 LOCKSTEP_API TensorParts lm_tensor_parts(const LmConfig& config, const Communicator& comm);
 // The same by lm_expert_plan().
 LOCKSTEP_API TensorParts lm_expert_parts(const LmConfig& config, const Communicator& comm);

@@ -1,5 +1,5 @@
-// What each of several ranks has of a model's parameters, as data: a pattern of module names -> a style. No
-// tensors, no ranks: whoever loads, saves or checks asks for the slice of a part.
+// The division of a model's parameters among several ranks, as data: a pattern of module names -> a
+// style. No tensors, no ranks: code that loads, saves or checks asks for the slice of a part.
 //
 //   const TensorPlan plan({{"model.layers.*.mlp.up_proj", TensorStyle::kColumn},
 //                          {"model.layers.*.mlp.down_proj", TensorStyle::kRow}});
@@ -59,7 +59,7 @@ struct TensorRule {
   bool operator==(const TensorRule&) const = default;
 };
 
-// Of a parameter's dim `dim` the indices [begin, end); dim -1: all of it, which every part has.
+// The indices [begin, end) of a parameter's dim `dim`; dim -1: all of it, which every part has.
 struct PartSlice {
   int64_t dim = -1;
   int64_t begin = 0;
@@ -71,28 +71,28 @@ struct PartSlice {
   bool empty() const { return dim >= 0 && begin == end; }  // another part has all of it
   bool operator==(const PartSlice&) const = default;
 };
-// What a parameter of the whole model's `shape` has of it.
+// The shape of a slice of a parameter that has `shape` in the whole model.
 LOCKSTEP_API std::vector<int64_t> shape_of(const PartSlice& slice, std::vector<int64_t> shape);
 
 // Parameters of a whole model: name and shape.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
-// What each part has, by rules.
+// The slices of each part, by rules.
 class LOCKSTEP_API TensorPlan {
  public:
-  // Of several rules that mean a module the first counts; a module that none means is whole. Throws
-  // InvalidArgument: kHeads without heads, heads below 0.
+  // The first of several rules that mean a module counts; a module that no rule means is whole.
+  // Throws InvalidArgument: kHeads without heads, heads below 0.
   explicit TensorPlan(std::vector<TensorRule> rules = {});
 
   // In the order in which they are asked.
   const std::vector<TensorRule>& rules() const { return rules_; }
-  // Of the module of that name; null: no rule means it.
+  // The rule of the module of that name; null: no rule means it.
   const TensorRule* rule_of(const std::string& module) const;
 
-  // Of the parameter of that name ("a.b.weight" is module a.b's) and shape, what part `part` of `parts` has.
+  // The slice that part `part` of `parts` has of the parameter of that name ("a.b.weight" is module a.b's) and shape.
   // The parts' slices in order cover it, each element once without those that are `repeated`, or each part has all of
-  // it. Of fewer heads than parts, which they divide, neighbours share one; of a single head each part has all. Throws
-  // InvalidArgument that names the parameter where it does not divide so.
+  // it. Where heads are fewer than parts, and divide them, neighbours share one head; a single head is whole on each
+  // part. Throws InvalidArgument that names the parameter where it does not divide so.
   PartSlice slice(const std::string& name, const std::vector<int64_t>& shape, int64_t part,
                   int64_t parts) const;
 

@@ -126,7 +126,7 @@ class Engine {
   int64_t global_steps() const { return state_->progress().global_steps; }
   int64_t skipped_steps() const { return state_->progress().skipped_steps; }  // fp16 overflow
   int64_t micro_steps() const { return state_->progress().micro_steps; }      // calls of step()
-  // Of all steps so far, on all ranks.
+  // Samples of all steps so far, on all ranks.
   int64_t global_samples() const { return global_steps() * train_batch_size(); }
   double learning_rate() const { return state_->learning_rate(); }  // for the next step
   double loss_scale() const { return state_->loss_scale(); }        // 1 except in fp16

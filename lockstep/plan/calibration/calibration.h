@@ -1,4 +1,4 @@
-// What is measured of a machine, and how it becomes a Machine with the Stack that goes with it
+// The measurements of a machine, and how they become a Machine with the Stack that goes with it
 // (lockstep plan --calibrate). Pure, but for find_calibration(), which reads a file.
 #pragma once
 
@@ -30,7 +30,7 @@ struct CollectiveSample {
   double beta = 0;   // seconds a byte, of what Machine's collective_time() counts
 };
 
-// The parts of a training step of a model in float32, on a rank that communicates with nobody.
+// The parts of a training step of a model in float32, on a rank that does not communicate.
 struct PartSample {
   ModelShape model = {};
   int64_t batch = 1;       // sequences

@@ -45,7 +45,7 @@ struct LOCKSTEP_API TimeParts {
   std::vector<std::pair<const char*, double>> parts() const;  // in this order, those of 0 too
 };
 
-// How a layer's forward and backward of one micro-batch come about, for reports.
+// The memory and the times of a layout's step, with their parts for reports.
 struct LOCKSTEP_API Estimate {
   StageMemory memory;
   TimeParts time;
@@ -66,7 +66,7 @@ LOCKSTEP_API Estimate estimate(const ModelShape& model, const Layout& layout,
                                const Machine& machine, const Stack& stack,
                                PipelineShapes* shapes = nullptr);
 
-// What a table prints of it: FLOP/s of one rank under a convention, and its share of the machine's peak.
+// Figures for a table: FLOP/s of one rank under a convention, and its share of the machine's peak.
 LOCKSTEP_API double flops_per_second(const Estimate& found, const ModelShape& model,
                                      const Layout& layout, const FlopConvention& convention);
 LOCKSTEP_API double utilization(const Estimate& found, const ModelShape& model,

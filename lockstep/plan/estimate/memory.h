@@ -1,4 +1,4 @@
-// What a layout takes of each rank's memory, part by part. Pure; needs no machine.
+// The memory that a layout takes on each rank, part by part. Pure; needs no machine.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct LOCKSTEP_API MemoryParts {
   std::vector<std::pair<const char*, double>> parts() const;
 };
 
-// Of all stages of a pipeline.
+// The memory of all stages of a pipeline.
 struct LOCKSTEP_API StageMemory {
   std::vector<MemoryParts> stages;  // of a rank of each stage of the pipeline
   int worst = 0;                    // the stage with the largest total

@@ -1,4 +1,4 @@
-// part_times(): what the parts of a step take on one rank that communicates with nobody, so that they
+// part_times(): what the parts of a step take on one rank that does not communicate, so that they
 // can be held against a measurement (machine/measured_parts.h). Pure.
 #pragma once
 
@@ -16,8 +16,8 @@ struct PartTimes {
   double ends_forward = 0, ends_backward = 0;    // embeddings, head and loss
   double update = 0;                             // of all parameters
 };
-// Of `layout` only what is not divided counts: micro_batch, sequence, precision, masters, optimizer,
-// gradient_bytes. Throws InvalidArgument as estimate() does.
+// Only the fields of `layout` that are not divided count: micro_batch, sequence, precision,
+// masters, optimizer, gradient_bytes. Throws InvalidArgument as estimate() does.
 LOCKSTEP_API PartTimes part_times(const ModelShape& model, const Layout& layout,
                                   const Machine& machine, const Stack& stack);
 

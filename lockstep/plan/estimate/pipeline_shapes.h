@@ -17,15 +17,15 @@ struct PipelineShape {
   // With the layout's own number of micro-batches, or, where they are more than thrice the stages, with fewer of them:
   // from there on each further one adds the time of the slowest stage, and nothing more is held.
   PipelineSchedule schedule;
-  // Of each stage, of each of its chunks in ascending order: the micro-batches whose activations it holds when it holds
-  // most.
+  // For each stage and each of its chunks in ascending order: the number of micro-batches whose
+  // activations the chunk holds when the stage holds most.
   std::vector<std::vector<int>> held;
 };
 
 // A search gives one to all its estimates. One thread at a time.
 class LOCKSTEP_API PipelineShapes {
  public:
-  // Of a layout that check() takes. Valid as long as this object.
+  // The shape of a layout that check() takes. Valid as long as this object.
   const PipelineShape& of(const Layout& layout);
 
  private:

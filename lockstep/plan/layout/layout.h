@@ -15,14 +15,14 @@
 
 namespace lockstep::inline v0::plan {
 
-// What a layer's forward leaves for its backward.
+// The activations that a layer's forward leaves for its backward.
 enum class Activations : uint8_t {
   kKept,        // everything
   kSelective,   // all but attention's scores (arXiv:2205.05198); one kernel of attention keeps none
   kAlternate,   // every second product's output, and attention's (torchtitan's selective)
   kRecomputed,  // the layer's input alone
 };
-// What updates the parameters; its state is 8, 4 and 0 bytes of each.
+// The algorithm that updates the parameters; its state is 8, 4 and 0 bytes per parameter.
 enum class Optimizer : uint8_t { kAdamW, kMomentum, kSgd };
 
 // "kept", "selective", "alternate", "recomputed"; "adamw", "momentum", "sgd". The parsers throw InvalidArgument with the names.
@@ -42,11 +42,11 @@ struct LOCKSTEP_API Layout {
 
   int chunks = 1;                 // of a stage
   std::string schedule = "1f1b";  // schedule_names()
-  // Of each chunk of the pipeline the number of layers. Empty: as even as can be, the first chunks longer.
+  // Layers of each chunk of the pipeline. Empty: as even as can be, the first chunks longer.
   std::vector<int64_t> cut = {};
 
-  // What the ranks that average a parameter's gradient divide among them: 1 the optimizer's state, 2 gradients, too,
-  // 3 parameters, too (fully sharded).
+  // The ZeRO stage: what the ranks that average a parameter's gradient divide among them. 1: the
+  // optimizer's state; 2: gradients, too; 3: parameters, too (fully sharded).
   int zero = 0;
   int shard_ranks = 0;  // they divide it in groups of so many (hybrid); 0: all of them
   bool reshard = true;  // with stage 3: parameters are gathered again for the backward
@@ -89,7 +89,7 @@ LOCKSTEP_API GroupPlace place_of(const Layout& layout, std::string_view axis, in
 // Bytes of one parameter's state before it is divided.
 struct StateBytes {
   double parameter = 0, gradient = 0, optimizer = 0;
-  // Of a parameter, all together.
+  // Bytes of a parameter, all together.
   double total() const { return parameter + gradient + optimizer; }
 };
 LOCKSTEP_API StateBytes state_bytes(const Layout& layout);

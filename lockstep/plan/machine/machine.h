@@ -17,13 +17,13 @@
 
 namespace lockstep::inline v0::plan {
 
-// Of the products of matrices, and of what is kept for the backward: 32, 16 and 16 bits.
+// The precision of matrix products and of what is kept for the backward: 32, 16 and 16 bits.
 enum class Precision : uint8_t { kFloat32, kBFloat16, kFloat8 };
 // "float32", "bfloat16", "float8"; the second also takes fp32, bf16 and fp8, and throws InvalidArgument.
 LOCKSTEP_API const char* name_of(Precision precision);
 LOCKSTEP_API Precision parse_precision(std::string_view text);
 
-// What carries bytes from one rank to another.
+// A connection that carries bytes from one rank to another.
 struct Link {
   double latency = 0;    // of a message, or of one step of a collective
   double bandwidth = 0;  // of one rank, one way
@@ -55,9 +55,9 @@ struct LOCKSTEP_API Machine {
   Link inside;                  // between ranks of a host
   Link between;                 // between hosts, of each rank: a host has ranks_per_host of them
   bool host = false;            // its ranks compute on the host's processors
-  // Of a host, where its ranks compute on them; where ranks are more, what waits gives its processor to another. 0: enough.
+  // Processors of a host whose ranks compute on them; where ranks are more, waiting ones give theirs to others. 0: enough.
   int processors = 0;
-  // Of a collective inside of a host, where it was measured by itself: else `inside` holds.
+  // Links of collectives that were measured by themselves inside of a host: else `inside` holds.
   std::map<Collective, Link> collectives = {};
   // Where each figure comes from: {"bfloat16", "H100 SXM data sheet, without sparsity"}.
   std::map<std::string, std::string> sources = {};

@@ -11,7 +11,7 @@
 
 namespace lockstep::inline v0::plan {
 
-// What a step consists of on a rank that communicates with nobody.
+// The parts of a step on a rank that does not communicate.
 enum class StepPart : uint8_t {
   kLayer,   // of the model
   kEnds,    // embeddings, head and loss
@@ -41,9 +41,9 @@ struct MeasuredPart {
 struct PartFactors {
   double forward = 1, backward = 1;
 };
-// Of a shape that was measured its factors, of another the geometric mean of those measured, each
-// weighted by the inverse of its distance's fourth power, in logarithms of the sizes. 1 where none
-// was measured.
+// The factors of a shape: its own if it was measured, otherwise the geometric mean of those
+// measured, each weighted by the inverse of its distance's fourth power, in logarithms of the
+// sizes. 1 where none was measured.
 LOCKSTEP_API PartFactors factors_of(const std::vector<MeasuredPart>& measured, StepPart part,
                                     const PartShape& shape);
 

@@ -32,7 +32,7 @@ struct LOCKSTEP_API Stack {
   // and the collectives of tensor behind products.
   double overlap = 0.9;
   double tensor_overlap = 0;
-  // What a step takes longer for every doubling of the ranks, as a share: the slowest of many.
+  // The share by which a step takes longer for every doubling of the ranks: the slowest of many.
   double straggling = 0;
   // By how much ranks are apart after they have computed for t seconds: a standard deviation of jitter * sqrt(t)
   // (late_rank.h). In square roots of seconds.
@@ -45,13 +45,13 @@ struct LOCKSTEP_API Stack {
   // Where rows are divided along tensor, those that are gathered before a product stay whole for its backward; false:
   // they are gathered again.
   bool keeps_gathered = true;
-  // Of each output of the head while the loss is computed: its copies and its gradient.
+  // Bytes per output of the head while the loss is computed: its copies and its gradient.
   double logit_bytes = 10;
   // The model is TransformerLm (lockstep/model), and what it keeps beside the inputs of its products is known: attention's
   // output by heads and by rows, statistics of norms and attention, routing; a loss that has the logits of some rows at a
   // time and computes the head's gradient in the forward; messages of a pipeline. logit_bytes are then of those rows.
   bool own_model = false;
-  // What the allocator keeps beyond what is asked of it, as a share of what changes within a step.
+  // Memory the allocator keeps beyond what is asked of it, as a share of what changes in a step.
   double fragmentation = 0;
   // The ranks of a host that compute on its processors have one copy of the parameters where ZeRO divides anything:
   // none is gathered inside of a host.

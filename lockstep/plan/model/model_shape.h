@@ -103,7 +103,7 @@ struct LOCKSTEP_API LayerParameters {
   int64_t expert = 0;   // of one expert
   int64_t experts = 0;  // of all of them
   int64_t norms = 0;
-  // Of the layer.
+  // All parameters of the layer.
   int64_t total() const { return attention + mlp + router + experts + norms; }
   // Those that multiply one token: of its experts alone.
   int64_t active(int64_t experts_per_token) const {
@@ -111,11 +111,11 @@ struct LOCKSTEP_API LayerParameters {
   }
 };
 LOCKSTEP_API LayerParameters layer_parameters(const ModelShape& model, int64_t layer);
-// Of the embeddings of words, positions and token types, with their norm.
+// Parameters of the embeddings of words, positions and token types, with their norm.
 LOCKSTEP_API int64_t embedding_parameters(const ModelShape& model);
-// Of what follows the last layer: the norm, the pooler, and the head unless it is tied.
+// Parameters behind the last layer: the norm, the pooler, and the head unless it is tied.
 LOCKSTEP_API int64_t head_parameters(const ModelShape& model);
-// Of the whole; and of what multiplies or is looked up for one token.
+// Parameters of the whole model; and those that multiply or are looked up for one token.
 LOCKSTEP_API int64_t parameter_count(const ModelShape& model);
 LOCKSTEP_API int64_t active_parameter_count(const ModelShape& model);
 

@@ -33,7 +33,7 @@ LOCKSTEP_API const std::vector<PublishedRow>& published_rows();
 struct HeldRow {
   const PublishedRow* row = nullptr;
   Estimate estimate = {};
-  // Of what was published: 0.05 where 5 % too much was predicted. 0 where nothing was.
+  // Errors relative to published figures: 0.05 if 5 % too much was predicted; 0 if there are none.
   double time_error = 0, memory_error = 0;
 };
 LOCKSTEP_API std::vector<HeldRow> hold(const std::vector<PublishedRow>& rows);

@@ -5,8 +5,8 @@
 
 namespace lockstep::inline v0::plan {
 
-// What a stage computes and waits for with one micro-batch, whatever the schedule and the ZeRO
-// stage: of the layout's mesh, micro-batch, rows and activation policy.
+// The time that a stage computes and waits with one micro-batch, whatever the schedule and the ZeRO
+// stage: by the layout's mesh, micro-batch, rows and activation policy.
 struct MicroBatchWork {
   double slowest = 0;   // of the slowest stage, where each stage has one chunk
   double mean = 0;      // no stage's cut has a slowest one below it

@@ -24,11 +24,11 @@
 
 namespace lockstep::inline v0::plan {
 
-// What is looked for. What is set is fixed, and the rest is searched.
+// The request of a search: fields that are set are fixed, and the rest is searched.
 struct LOCKSTEP_API SearchRequest {
   int ranks = 1;
-  // What all layouts share: global batch, sequence, precision, masters, bytes of gradients,
-  // optimizer, the order of the axes. Its other fields are not read.
+  // The settings that all layouts share: global batch, sequence, precision, masters, bytes of
+  // gradients, optimizer, the order of the axes. Its other fields are not read.
   Layout job = {};
   std::optional<int> zero = {};
   std::optional<std::string> schedule = {};
@@ -50,7 +50,7 @@ struct LOCKSTEP_API Candidate {
   std::string loses;  // why_slower() than the best; "" for the best itself
 };
 
-// What a search finds.
+// The result of a search.
 struct LOCKSTEP_API SearchResult {
   std::vector<Candidate> best;  // that fit, fastest first
   // That would be faster than the best, or, where nothing fits, that lack least; three at most.
@@ -69,9 +69,9 @@ LOCKSTEP_API SearchResult search(const ModelShape& model, const SearchRequest& r
 // The refused product that this layout of this model would be, in one line; "" where it is none.
 LOCKSTEP_API std::string refusal_of(const Layout& layout, const ModelShape& model);
 
-// What `other` spends more on than `best`, the largest excess as a share of its own step: "exposed
-// all-gather of parameters 12 %", "bubble 9 %"; "stage 0 does not fit by 3.1 GiB" where it does
-// not fit; "as fast", or "as fast, and takes 14.7 GiB more", below half a percent.
+// The reason why `other` is slower than `best`: the largest excess as a share of its own step,
+// "exposed all-gather of parameters 12 %", "bubble 9 %"; "stage 0 does not fit by 3.1 GiB" where it
+// does not fit; "as fast", or "as fast, and takes 14.7 GiB more", below half a percent.
 LOCKSTEP_API std::string why_slower(const Estimate& best, const Estimate& other);
 
 // "stage 0 does not fit by 3.1 GiB"; "" where it fits.

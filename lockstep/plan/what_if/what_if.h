@@ -1,5 +1,5 @@
-// What becomes of an estimate where a link is slower, a rank is, or where ranks fail; and what a
-// training costs. Pure.
+// The estimate of a job where a link is slower, a rank is slower, or ranks fail; and the cost of a
+// training. Pure.
 //
 //   const double mtbf = plan::job_mtbf({.rank = 50'000 * 3600.0}, 16384, 8);
 //   plan::goodput_with_checkpoints(mtbf, {.stall = 10, .restart = 300}).share;  // of the time
@@ -23,9 +23,9 @@ LOCKSTEP_API Machine with_link_bandwidth(Machine machine, LinkPlace place, doubl
 
 // The step where one rank computes `factor` times as long as the others (1.2: a fifth longer), on
 // the stage that has most to do: all wait for it, micro-batch by micro-batch, so the step grows by
-// what that rank computes longer. It is in time.host. Throws InvalidArgument for a factor below 1.
+// what that rank computes longer. It is in time.late. Throws InvalidArgument for a factor below 1.
 LOCKSTEP_API Estimate with_straggler(Estimate estimate, double factor);
-// What that rank computes in a step, in seconds: everything but communication and waiting.
+// The time that a rank computes in a step, in seconds: all but communication and waiting.
 LOCKSTEP_API double computed_seconds(const TimeParts& time);
 
 // Mean times between failures; 0: it does not fail.
@@ -33,8 +33,8 @@ struct Failures {
   double rank = 0;  // of one rank, such as a GPU
   double host = 0;  // of one host, in addition: what takes all of its ranks
 };
-// Of the whole job, whose failures are independent: all the rates add up. 0: nothing fails. Throws
-// InvalidArgument for a time that is negative or not finite, and for counts below 1.
+// Mean time between failures of the job. Failures are independent: all the rates add up. 0: nothing
+// fails. Throws InvalidArgument for a time that is negative or not finite, and for counts below 1.
 LOCKSTEP_API double job_mtbf(const Failures& failures, int64_t ranks, int ranks_per_host);
 
 // The time of training between two checkpoints that loses least, of checkpoints that stop the
@@ -71,7 +71,7 @@ LOCKSTEP_API Goodput goodput_with_checkpoints(double mtbf, const Recovery& recov
 //   share = (1 - restart / mtbf) * e^(-step / mtbf)
 LOCKSTEP_API Goodput goodput_in_place(double mtbf, double step, double restart);
 
-// What the training of so many tokens takes.
+// The cost of training on so many tokens.
 struct Cost {
   double seconds = 0;  // with what failures cost
   double rank_hours = 0;

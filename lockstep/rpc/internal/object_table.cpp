@@ -10,7 +10,7 @@ namespace lockstep::inline v0::rpc::internal {
 void ObjectTable::tell_that_it_went(const Kept& gone) {
   for (const Ready& ready : gone.waiting)
     ready(nullptr, std::make_exception_ptr(InvalidArgument(
-                       "the object went before it was made: nobody counts it any more")));
+                       "the object went before it was made: no process counts it any more")));
 }
 
 // Objects are destroyed without the lock, because their destructors are the user's code.

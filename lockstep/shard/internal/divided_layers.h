@@ -1,4 +1,4 @@
-// What modules compute of which each part has a slice, or some rows, as hooks. Not used directly.
+// Hooks that compute modules of which each part has a slice, or some rows. Not used directly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace lockstep::inline v0::internal {
 
-// Of all divided modules of a model.
+// The state that the hooks of all divided modules of a model share.
 class Division {
  public:
   Division(Communicator comm, DividedRows rows) : comm_(std::move(comm)), rows_(std::move(rows)) {}
@@ -47,7 +47,7 @@ std::shared_ptr<hooks::LayerHook> divided_linear(std::shared_ptr<Division> divis
 std::shared_ptr<hooks::LayerHook> divided_embedding(std::shared_ptr<Division> division,
                                                     std::string name,
                                                     const std::vector<PartSlice>& slices);
-// Of a module whose style is one of rows (is_of_rows()); null: it needs none.
+// The hook of a module whose style is one of rows (is_of_rows()); null: it needs none.
 std::shared_ptr<hooks::LayerHook> divided_row_layer(std::shared_ptr<Division> division,
                                                     TensorStyle style);
 

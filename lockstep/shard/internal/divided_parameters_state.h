@@ -1,4 +1,4 @@
-// What DividedParameters is made of.
+// The state of DividedParameters.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,7 @@ class DividedRows {
 
   at::Tensor begin(const at::Tensor& x) const;
   at::Tensor end(const at::Tensor& x) const;
-  // Of positions of the rows that the model sees, [.., rows], those in the whole sequence that are this rank's.
+  // This rank's positions in the whole sequence, from those [.., rows] of rows that the model sees.
   at::Tensor own_positions(const at::Tensor& positions) const;
   // From now on its gradient, of this part's rows, is added up over the parts.
   void share(const at::Tensor& parameter) const;
@@ -49,8 +49,8 @@ class DividedRows {
   bool begin_inside_ = false, end_inside_ = false;
 };
 
-// Of the `rows` of a sequence those that the rank has, ascending: int64, on that device. Throws InvalidArgument unless
-// each rank has as many.
+// This rank's rows of the `rows` of a sequence, ascending: int64, on that device. Throws
+// InvalidArgument unless twice the number of ranks divides them.
 at::Tensor own_rows_of(const Communicator& context, int64_t rows, at::Device device);
 
 }  // namespace lockstep::inline v0::internal

@@ -118,7 +118,8 @@ BenchArguments parse_bench_arguments(const Arguments& arguments) {
   app.add_option(
          "--backends", backends,
          "shm, gloo, mpi, mpi-raw (MPI's blocking functions, without Lockstep), copies (of as "
-         "many bytes as an operation must move: its limit) ... [shm,gloo]; times are compared with the first one's")
+         "many bytes as an operation must move: its limit) ... [shm,gloo]; times are compared "
+         "with the first one's")
       ->type_name("NAME,...");
   app.add_option("--sizes", sizes, "bytes, of all parts together [4,1K,64K,1M,25M,100M]")
       ->type_name("SIZE,...");

@@ -1,4 +1,4 @@
-// What `lockstep plan --calibrate` measures: the machine, and the parts of a training step on it.
+// Measures, for `lockstep plan --calibrate`, the machine and the parts of a training step on it.
 #pragma once
 
 #include <vector>

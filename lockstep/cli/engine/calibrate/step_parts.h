@@ -1,5 +1,5 @@
-// What the parts of a training step take here: layers of language models, their ends, and the
-// optimizer's update, each on a rank by itself while all ranks of the host do the same.
+// Measures how long the parts of a training step take here: layers of language models, their ends,
+// and the optimizer's update, each on a rank by itself while all ranks of the host do the same.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ struct DividedComparison {
 // row with data alone, which must have run; 0 without it.
 double activations_in_theory(const DividedComparison& comparison, const DividedRow& row);
 
-// What a plan would choose of the ways that train the same model, as `lockstep train --mesh auto` chooses.
+// The choice of a plan, as of `lockstep train --mesh auto`, among ways that train the same model.
 struct PlannedChoice {
   std::string way;
   double behind = 0;  // how much longer its step was measured than the shortest, as a share of this

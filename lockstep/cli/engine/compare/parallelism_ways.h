@@ -53,7 +53,7 @@ DividedPlan plan_divided(const DividedSettings& settings);
 plan::ModelShape planned_model(const DividedWay& way, const DividedSettings& settings);
 plan::Layout planned_layout(const DividedWay& way, const DividedSettings& settings);
 
-// What a planner says that the rank with most has of tensors at the worst moment of a step, in bytes, on one host.
+// The planned bytes of tensors on the fullest rank of one host, at the worst moment of a step.
 double planned_bytes(const DividedWay& way, const DividedSettings& settings);
 
 // The theory for one rank, where everything divides evenly.

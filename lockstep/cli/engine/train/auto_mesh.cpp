@@ -17,7 +17,7 @@ constexpr int64_t kUsualBatch = 12;  // resolved()'s
 plan::Machine rough_machine(int ranks) {
   // What a present core does; between layouts of one host the ratios decide.
   constexpr double kFlopsOfCore = 5e10, kBytesOfCore = 5e9, kMostBytes = 1e11;
-  // Not those that a rank may use: every rank must find the same.
+  // The host's processors, and not those that a rank may use: every rank must find the same.
   const double cores = std::max(1.0, static_cast<double>(host_cpu_count()) / ranks);
   plan::Machine machine;
   machine.name = "this host, roughly";

@@ -16,8 +16,8 @@ namespace lockstep::inline v0::engine {
 
 inline constexpr const char* kAutoMesh = "auto";
 
-// What the run fixes: its ranks and batch, its precision, and what the user has chosen beside the
-// mesh. `zero`: the stage of a strategy that was asked for. Pure.
+// The request for a search, from what the run fixes: its ranks and batch, its precision, and what
+// the user has chosen beside the mesh. `zero`: the stage of a strategy that was asked for. Pure.
 plan::SearchRequest request_of(const TrainConfig& config, std::optional<int> zero);
 
 // The layout as settings: mesh, strategy, pipe_schedule, micro_batches, divided_rows,
@@ -37,9 +37,9 @@ plan::Calibration this_machine(int ranks, const EnvLookup& env);
 // A preset's vocabulary is the data's, and is not known yet: 4096 words count.
 plan::ModelShape shape_of(const std::string& model);
 
-// Of layouts that are as fast as a plan can tell (within 2 %), the one that divides the model along
-// the fewest axes, then the lowest stage of ZeRO, of which 0 and 1 count as one, and then the
-// fastest. Pure. Requires: one, the fastest first.
+// The simplest of the layouts that are as fast as a plan can tell (within 2 %): it divides the
+// model along the fewest axes, then has the lowest stage of ZeRO, of which 0 and 1 count as one,
+// and then is the fastest. Pure. Requires: at least one candidate, the fastest first.
 const plan::Candidate& simplest_of(const std::vector<plan::Candidate>& best);
 
 // Replaces mesh "auto" by the best layout, and says in one line which and why. Throws

@@ -198,10 +198,10 @@ HierarchicalBackend::HierarchicalBackend(hierarchical::HostMap map, std::unique_
   c.processes = true;
   c.shared_memory = true;
   if (!carriers_.name.empty()) c.backend += ":" + carriers_.name;
-  if (!carriers_.everybody) return;
+  if (!carriers_.all_ranks) return;
   // Operations that the carrier lacks are composed of those that it has, for all levels at once;
   // but the stages move anything as bytes, widen 16-bit floats and divide averages themselves.
-  const Capabilities& carrier = carriers_.everybody->capabilities();
+  const Capabilities& carrier = carriers_.all_ranks->capabilities();
   c.deterministic = carrier.deterministic;
   c.authenticated = carrier.authenticated;
   for (size_t op = 0; op < c.ops.size(); ++op) {
@@ -289,7 +289,7 @@ void HierarchicalBackend::guarded(const Call& call, const std::vector<int>& memb
 void HierarchicalBackend::give_up() noexcept {
   if (given_up_) return;
   given_up_ = true;
-  for (const auto& carrier : {carriers_.everybody.get(), carriers_.line.get()}) {
+  for (const auto& carrier : {carriers_.all_ranks.get(), carriers_.line.get()}) {
     if (carrier != nullptr) carrier->abort({.text = "the group is broken"});
   }
 }
@@ -356,9 +356,9 @@ bool HierarchicalBackend::carry(Operation& op) {
 void HierarchicalBackend::begin_crossing(Operation& op, Stage& stage) {
   Crossing crossing;
   // A barrier moves no data: it only needs the meeting.
-  if (carriers_.everybody && stage.call.op != Op::kBarrier) {
+  if (carriers_.all_ranks && stage.call.op != Op::kBarrier) {
     const bool all = static_cast<int>(stage.members.size()) == map_.size();
-    crossing.carrier = all ? carriers_.everybody.get() : carriers_.line.get();
+    crossing.carrier = all ? carriers_.all_ranks.get() : carriers_.line.get();
     crossing.call = stage.call;
     stage.call = Call();
     stage.call.sequence = op.call().sequence;
@@ -370,7 +370,7 @@ void HierarchicalBackend::begin_crossing(Operation& op, Stage& stage) {
 
 bool HierarchicalBackend::advance(Operation& op) {
   if (!op.planned_) {
-    const Backend* carrier = carriers_.everybody.get();
+    const Backend* carrier = carriers_.all_ranks.get();
     op.stages_ = hierarchical::make_stages(
         op.call(), map_, scratch_,
         {.carrier = carrier != nullptr ? &carrier->capabilities() : nullptr,
@@ -444,7 +444,7 @@ void HierarchicalBackend::progress() {
 
 // The carriers are of one kind, and the engines beside them take any thread.
 const char* HierarchicalBackend::refuses_caller() const noexcept {
-  return carriers_.everybody ? carriers_.everybody->refuses_caller() : nullptr;
+  return carriers_.all_ranks ? carriers_.all_ranks->refuses_caller() : nullptr;
 }
 
 bool HierarchicalBackend::lost(int rank) const {

@@ -29,7 +29,7 @@ namespace lockstep::inline v0 {
 // Engines that carry the data of collectives between hosts in place of the TCP connections.
 struct Carriers {
   std::string name;                    // "gloo"; "": none
-  std::unique_ptr<Backend> everybody;  // joins all ranks
+  std::unique_ptr<Backend> all_ranks;  // joins all ranks
   // Joins the ranks that have this rank's place on all hosts or, where hosts differ in their number
   // of ranks, the first rank of each. Null where those are all ranks, and on a rank that is not
   // among them.

@@ -28,10 +28,10 @@ Carriers make_carriers(const std::shared_ptr<Store>& store, const HierarchicalOp
   Carriers carriers;
   carriers.name = options.carrier;
   if (options.carrier.empty() || map.host_count() == 1) return carriers;
-  std::vector<int> everybody(static_cast<size_t>(map.size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  carriers.everybody =
-      options.make_carrier(std::make_shared<PrefixStore>("carrier", store), everybody);
+  std::vector<int> all_ranks(static_cast<size_t>(map.size()));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  carriers.all_ranks =
+      options.make_carrier(std::make_shared<PrefixStore>("carrier", store), all_ranks);
   if (map.host_count() == map.size() || (!map.equal && map.index() > 0)) return carriers;
   const std::vector<int> line = map.column(map.equal ? map.index() : 0);
   carriers.line = options.make_carrier(

@@ -224,9 +224,9 @@ void Planner::all_gather_by_leaders() {
 }
 
 void Planner::directly() {
-  std::vector<int> everybody(static_cast<size_t>(map_.size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  await(start(call_, std::move(everybody)));
+  std::vector<int> all_ranks(static_cast<size_t>(map_.size()));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  await(start(call_, std::move(all_ranks)));
 }
 
 Stages Planner::plan() {

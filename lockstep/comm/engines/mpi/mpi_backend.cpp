@@ -116,7 +116,7 @@ class MpiBackend final : public Backend {
         mpi_(world_->library()),
         comm_(comm),
         rank_(options.rank),
-        spins_(options.local_size <= host_cpu_count() ? 2000 : 0) {}
+        spins_(options.local_size <= usable_cpu_count() ? 2000 : 0) {}
 
   // Frees this process's objects: in Open MPI and MPICH that tells the peers nothing. On a thread
   // that may not call MPI they are left to MPI_Finalize.

@@ -1,4 +1,4 @@
-// What ranks tell each other through MPI before there is a store. Not a public header.
+// The words that ranks exchange through MPI before there is a store. Not a public header.
 #pragma once
 
 #include <memory>

@@ -16,7 +16,7 @@ namespace lockstep::inline v0::peer {
 // The number of windows that a block holds at once.
 inline constexpr int kSlots = 4;
 
-// What a rank's device has finished with a window.
+// The part of the work on a window that a rank's device has finished.
 enum class Mark {
   kGiven,   // its slot holds the rank's data
   kSummed,  // its slot holds the rank's share of a reduction

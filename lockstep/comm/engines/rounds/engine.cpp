@@ -116,7 +116,7 @@ void Engine::run(const Call& call, Deadline::Duration timeout) {
   Operation op(call, call.record != nullptr ? *call.record : made, rank_, region_.size());
   op.shown = shown;
   enroll(op);
-  // Most small calls end before asking for the time, or queueing, would be worth it.
+  // A small call for which all peers' lines are there needs neither the time nor the queue.
   const bool at_once = queue_.empty() && op.through_ll && op.posted;
   if (at_once) {
     show_lines(op);

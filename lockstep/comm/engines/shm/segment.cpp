@@ -153,7 +153,7 @@ void Segment::fetch(Store& store, int rank, int size, UniqueFd own_reader, Deadl
     // Other ranks wait there, and poll() does not report when they have connected.
     if (errno == EAGAIN) {
       if (deadline.expired())
-        throw Timeout("shm: rank 0 has let nobody in within " +
+        throw Timeout("shm: rank 0 has let no rank in within " +
                       std::to_string(deadline.timeout_seconds()) +
                       " s, and many wait for it; is it stopped?");
       std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -1,5 +1,7 @@
 #include "lockstep/comm/engines/shm/shm_backend.h"
 
+#include <unistd.h>
+
 #include "lockstep/comm/engines/rounds/rounds_backend.h"
 #include "lockstep/comm/engines/shm/arena.h"
 #include "lockstep/comm/engines/shm/process_peer_memory.h"

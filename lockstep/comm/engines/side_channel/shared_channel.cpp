@@ -63,7 +63,7 @@ class SharedChannel final : public SideChannel {
         slowest_ = std::min(slowest_, board(r).checked.load(std::memory_order_acquire));
       if (number > slowest_ + kDepth) return false;
     }
-    // Whoever copies a record meanwhile knows by `published` that it is overwritten (whereabouts()):
+    // A rank that copies a record meanwhile knows by `published` that it is overwritten (whereabouts()):
     // the stores below must not overtake the former call's `published`. x86 reorders no stores.
     std::atomic_thread_fence(std::memory_order_release);
     board(rank_).slots[number % kDepth].record = record;

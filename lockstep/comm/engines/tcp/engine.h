@@ -78,8 +78,8 @@ class Engine final : private FrameListener, private Wire {
   // while the record has an owner, and for a while after that.
   // Throws: the error that broke the group.
   std::shared_ptr<const Record> enter(const Call& call);
-  // Queues an exchange of that collective among `members`: this rank among them, and all have them
-  // in one order, in which they add. `call` is as they see it. Sequences ascend, and so do phases within a sequence.
+  // Queues an exchange of that collective among `members`, of which this rank is one. All of them
+  // give one order, in which they add. `call` is as they see it. Sequences and phases ascend.
   std::shared_ptr<Exchange> exchange(const Call& call, std::shared_ptr<const Record> record,
                                      std::vector<int> members, int phase);
   std::shared_ptr<Message> message(const Call& call);

@@ -9,7 +9,7 @@
 
 namespace lockstep::inline v0::internal {
 
-// Whose block: the queries of part `part` of all sequences, the keys of `of_part`.
+// The place of a block: the queries of part `part` of all sequences, the keys of `of_part`.
 struct BlockPlace {
   const std::vector<int64_t>& lengths;
   int64_t part = 0;
@@ -17,15 +17,15 @@ struct BlockPlace {
   int64_t parts = 1;
 };
 
-// What queries have seen: float32, or float64 of float64.
+// The attention of queries so far, over the keys they have seen: float32, or float64 of float64.
 struct Seen {
   at::Tensor mixed;  // [rows, heads, width]
   at::Tensor sums;   // [rows, heads]: logarithms of the sums of exponentials of scores
 };
 at::ScalarType accumulated_type(at::ScalarType type);
 
-// Of a long block a few heads at a time are computed, and `between` is called after each, so that what travels
-// moves on; which heads are computed together does not change their bits.
+// A long block is computed a few heads at a time, and `between` is called after each few, so that
+// what is being sent moves on; which heads are computed together does not change their bits.
 using Between = std::function<void()>;
 
 // queries [rows of part, heads, width]; keys, values [rows of of_part, key_value_heads, width], of any stride
@@ -33,7 +33,7 @@ using Between = std::function<void()>;
 void attend_block(const BlockPlace& place, const at::Tensor& queries, const at::Tensor& keys,
                   const at::Tensor& values, const Seen& seen, const Between& between);
 
-// What the whole attention has given, for the gradients of a block of it.
+// Inputs, results and gradient of the whole attention, for the gradients of a block of it.
 struct Attended {
   at::Tensor queries;  // as above
   at::Tensor mixed;    // of the queries' type

@@ -23,7 +23,7 @@ void JsonSection::refuse(const std::string& key, const std::string& takes) const
   if (value != nullptr && *value == "auto") {
     object_.say(
         key,
-        "is \"auto\", which Hugging Face's Trainer fills in and nobody does here; give " + takes);
+        "is \"auto\", which Hugging Face's Trainer fills in, and Lockstep does not; give " + takes);
   }
   object_.refuse(key, takes);
 }

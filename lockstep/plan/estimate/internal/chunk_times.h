@@ -1,4 +1,4 @@
-// What each chunk of a pipeline computes and sends for one micro-batch, in seconds.
+// The times of each chunk of a pipeline for one micro-batch, computing and sending, in seconds.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ struct Pass {
   double tensor = 0, context = 0, expert = 0, parameters = 0;
   double late = 0;  // waiting for the slowest rank
   double host = 0;  // the stack's own
-  // What this rank does by itself.
+  // The time that this rank works by itself, without communication and waiting.
   double work() const { return matrices + attention + elementwise + head + host; }
   double total() const { return work() + tensor + context + expert + parameters + late; }
   Pass& operator+=(const Pass& other);
@@ -36,14 +36,14 @@ struct ChunkTimes {
   ChunkTimes& operator+=(const ChunkTimes& other);
 };
 
-// Of each chunk of the model.
+// The times of each chunk of the model.
 std::vector<ChunkTimes> chunk_times(const ModelShape& model, const Layout& layout,
                                     const Machine& machine, const Stack& stack);
 
 // The ranks among which parameters are gathered: those of a host may share one copy (Stack::shares_parameters).
 GroupPlace gathered_among(const GroupPlace& place, const Machine& machine, const Stack& stack);
 
-// What is left of a time of communication when it runs beside a computation of `window` seconds.
+// The time of communication that a computation of `window` seconds beside it does not hide.
 double exposed(double communication, double window, double overlap);
 
 }  // namespace lockstep::inline v0::plan::internal

@@ -1,4 +1,4 @@
-// What was measured of a step's parts, and the optimizer's update of a rank's own elements.
+// Measured factors of a step's parts, and the optimizer's update time for a rank's own elements.
 #pragma once
 
 #include "lockstep/plan/layout/layout.h"

@@ -149,7 +149,7 @@ void Capture::end() {
 void Capture::replay(StreamSlot stream) {
   Launch launch("cudaGraphLaunch", stream);
   OpenBlocks open;
-  const std::vector<Work>* work = nullptr;  // nobody adds to it any more
+  const std::vector<Work>* work = nullptr;  // no thread adds to it any more
   MutexLock lock(mutex_);
   for (const CapturedUse& use : uses_) {
     Block* block = found(use.block, use.made);

@@ -43,7 +43,7 @@ using CapturedWork = std::function<void(StreamSlot)>;
 class Capture {
  public:
   Capture(StreamSlot origin, CaptureMode mode);
-  // Gives back the memory that nobody has any more.
+  // Gives back the memory that is no longer in use.
   ~Capture();
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;

@@ -69,7 +69,7 @@ at::Generator new_generator(int device);
 // Names a fault in device memory; once.
 void catch_faults();
 
-// NCCL and the CUDA runtime, for whoever looks for them with dlopen. Throw SystemError,
+// NCCL and the CUDA runtime, for libraries that look for them with dlopen. Throw SystemError,
 // LaunchError.
 void load_libraries();
 

@@ -142,7 +142,7 @@ class HostCall {
 
   bool waits_for_size() {
     if (!sized_by_values(op_.schema().name())) return false;
-    // repeat_interleave with an output_size asks nobody.
+    // repeat_interleave with an output_size does not ask the device.
     const auto size = op_.schema().argumentIndexWithName("output_size");
     return !size || !sized_;
   }

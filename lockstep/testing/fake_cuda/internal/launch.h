@@ -27,7 +27,7 @@ class Launch {
   void reads(const void* data, size_t bytes) { uses(data, bytes, false); }
   void writes(const void* data, size_t bytes) { uses(data, bytes, true); }
   void uses(Block& block, std::vector<ByteRange> bytes, bool write);
-  // Opened, though what it does there is nobody's business: memory just made.
+  // Opened, though what it does there does not matter: memory just made.
   void touches(const void* data);
 
   // Compares it with what came before, and notes races. `late`: it ends later, and its caller opens

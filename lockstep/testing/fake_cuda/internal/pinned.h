@@ -25,7 +25,7 @@ class PinnedMemory {
   bool open(const void* data);
   void close(const void* data) noexcept;
 
-  // The operation at `stamp` copies from the piece, or to it, until somebody has seen it over.
+  // The operation at `stamp` copies from the piece, or to it, until a thread has seen it over.
   void copying(const void* data, const Stamp& stamp, PlacePtr place, bool to_it);
   // The host has seen that what `clock` covers is over.
   void settle(const VectorClock& clock) noexcept;

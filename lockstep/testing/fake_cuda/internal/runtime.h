@@ -2,7 +2,7 @@
 // stands on. Not a public header.
 //
 // Memory and events can be shared with other processes of the host. What a process does to memory
-// of another one is compared with what it did itself, and with nobody else's operations: vector
+// of another one is compared with what it did itself, and with no other thread's operations: vector
 // clocks end at the process.
 #pragma once
 

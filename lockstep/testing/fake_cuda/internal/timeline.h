@@ -21,7 +21,7 @@ using StreamSlot = int;
 //
 // Two sorts of knowledge let the host do without an event. A wait (for an event, a stream, a
 // device, a blocking copy) is made for order's sake: what it waited for is over for every thread. A
-// query is often made by a thread that only watches, at times that nobody can foresee: what it
+// query is often made by a thread that only watches, at times that cannot be foreseen: what it
 // found over is known to its own thread alone, so that races do not hide behind it by luck.
 class Timeline {
  public:
