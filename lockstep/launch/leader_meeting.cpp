@@ -275,7 +275,7 @@ std::chrono::milliseconds Leader::last_call() const {
 // leader's aside, still end them.
 bool Leader::lacks_former_hosts() const {
   if (!takes_over()) return false;
-  int back = 0, hosts = 0;
+  int back = 0, hosts = has_spares() ? options_.nodes : 0;
   for (const auto& [member, agent] : agents_) {
     back += agent.ran_with > 0 ? 1 : 0;
     hosts = std::max(hosts, agent.ran_with);

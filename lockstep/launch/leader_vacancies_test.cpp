@@ -282,7 +282,7 @@ TEST_F(PlaceOfALostHost, MayBeTakenByTheSameHost) {
   stood.stood_still = true;
   stood.text = "it was stopped";
   EXPECT_THAT(leader_.on_message(2, stood, "", now_), IsEmpty()) << "its ranks are ending";
-  say(2, Kind::kEnded, 0);
+  leader_.on_message(2, of(Kind::kEnded, 0), "", now_);
   const Leader::Sends offered = a_second({0, 1});
   EXPECT_THAT(told(offered, Kind::kPlan), ElementsAre(2));
   EXPECT_EQ(first(offered, Kind::kPlan).plan.first_rank, 4);
