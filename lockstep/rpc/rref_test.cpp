@@ -315,8 +315,8 @@ TEST(ObjectTable, WhoWaitsIsTold) {
   table.release(dropped, 7, 1);
   EXPECT_EQ(table.when_known(made, known), 0U);
   const uint64_t gives_up = table.when_known(never, known), waits = table.when_known(late, known);
-  EXPECT_THAT(said,
-              ::testing::ElementsAre("there", ::testing::HasSubstr("no process counts it"), "known"));
+  EXPECT_THAT(
+      said, ::testing::ElementsAre("there", ::testing::HasSubstr("no process counts it"), "known"));
   said.clear();
   table.give_up(gives_up);
   table.expect(late, 7);

@@ -513,7 +513,8 @@ TEST(SyncBatchNorm, AConversionThatIsLostIsNoticed) {
       model(x);
       ADD_FAILURE() << "no error";
     } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find("not any more: 'norm'; other tensors"), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("not any more: 'norm'; other tensors"),
+                std::string::npos)
           << error.what();
     }
     convert_sync_batch_norm(net, comm);
