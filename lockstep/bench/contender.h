@@ -61,8 +61,8 @@ std::unique_ptr<Contender> make_comm_contender(const Communicator& comm, bool sy
                                                const std::string& library = "");
 
 // Measures plain copies between the ranks of one host: each rank reads and writes as many bytes as
-// its part of an operation must, without waiting for others. No operation can be faster than its
-// bytes are moved.
+// its part of an operation must, without waiting for others. An operation can only be faster where
+// it stores past the caches.
 // Requires: a communicator with shared memory.
 std::unique_ptr<Contender> make_copy_contender(const Communicator& comm);
 

@@ -119,8 +119,9 @@ void AsideFile::write_direct(size_t offset, const void* data, size_t size) {
   while (whole > 0 && open_direct()) {
     const ssize_t written = ::pwrite(direct_.get(), next, whole, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    // The memory or the file offset does not satisfy this disk, the file system has no such writes, which some report
-    // only at the first one, or it heeds the lock, which this descriptor does not have (SMB).
+    // The memory or the file offset does not satisfy this disk, the file system has no such writes,
+    // which some report only at the first one, or it heeds the lock, which this descriptor does not
+    // have (SMB).
     if (written < 0 && !is_of_the_disk(errno)) {
       refused_ = true;
       break;

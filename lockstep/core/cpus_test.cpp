@@ -4,23 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <string>
 
-#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/fake_root_test.h"
 
 namespace lockstep::inline v0 {
 namespace {
 
-class HostCpus : public ::testing::Test {
+class HostCpus : public fake_root_test::FakeRoot {
  protected:
-  void put(const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((root_ / file).parent_path());
-    root_.write(file, text);
-  }
   int count() const { return host_cpu_count(root_.path()); }
 
-  TestDirectory root_;
   const int online_ = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
 };
 

@@ -2,22 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <string>
-
-#include "lockstep/core/internal/test_support.h"
+#include "lockstep/core/fake_root_test.h"
 
 namespace lockstep::inline v0 {
 namespace {
 
-class MemoryLimits : public ::testing::Test {
- protected:
-  void put(const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((root_ / file).parent_path());
-    root_.write(file, text);
-  }
-  TestDirectory root_;
-};
+class MemoryLimits : public fake_root_test::FakeRoot {};
 
 TEST_F(MemoryLimits, TheTightestOfAllGroupsAboveCounts) {
   put("proc/self/cgroup", "0::/job/rank\n");

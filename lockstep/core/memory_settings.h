@@ -26,8 +26,9 @@ LOCKSTEP_API std::optional<uint64_t> allowed_memory(int processes);
 // has done it for its ranks.
 LOCKSTEP_API void keep_freed_memory();
 
-// Returns to the system what malloc keeps of freed memory by now: after something large was freed of which a step frees
-// and takes nothing, such as the memory in which parameters were made. Takes milliseconds; later steps fault theirs in anew.
+// Returns to the system what malloc keeps of freed memory by now: after something large was freed
+// of which a step frees and takes nothing, such as the memory in which parameters were made. Takes
+// milliseconds; later steps fault theirs in anew.
 LOCKSTEP_API void return_freed_memory() noexcept;
 
 }  // namespace lockstep::inline v0

@@ -79,6 +79,7 @@ struct AgentMessage {
   // kJoin: the number of hosts of the newest generation that it knows; 0: it was no part of that, or
   // led it.
   int ran_with = 0;
+  // kJoin: for so long, ranks of the agent that led the member before may still run.
   std::chrono::milliseconds old_ranks_for{0};
   bool finished = false;  // kEnded: all ranks ended by themselves, with 0
   bool well = false;      // kEnded: all ranks ended with 0, perhaps because they were told to

@@ -392,7 +392,8 @@ void Attempt::look_at_board() {
   }
 }
 
-// The rank that ended first; or, if it reports another rank's failure as the reason, or gave up waiting, that other one.
+// The rank that ended first; or, if it reports another rank's failure as the reason, or gave up
+// waiting, that other one.
 RankExit Attempt::rank_to_blame() const {
   const auto note_of = [&](const RankExit& exit) {
     return error_note_of(workers_[static_cast<size_t>(exit.local_rank)]->error_text());

@@ -134,7 +134,7 @@ Leader::Sends Leader::on_message(Member from, const AgentMessage& message,
     --pending_;
     return start_if_all_ready(now);
   }
-  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return {};
+  if (!runs()) return {};
   agent.started = true;
   agent.past_end = message.past_end;
   switch (message.kind) {
@@ -183,12 +183,11 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
     // A member's user signal is for its own ranks, the first agent's signal for all.
     return from == kSelf ? to_all(message, from) : Sends{};
   }
-  const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
   // A member that has not joined yet, or waits for a new generation, just leaves.
   if (from != kSelf && !agent.member) return {};
   // A second signal to the same agent: the user is in a hurry.
   if (!signalled_.insert(from).second) message.number = SIGKILL;
-  Sends sends = runs ? to_all(message, from) : Sends{};
+  Sends sends = runs() ? to_all(message, from) : Sends{};
   const bool first = !final_;
   final_ = true;
   if (!first) return sends;
@@ -197,7 +196,7 @@ Leader::Sends Leader::on_signal(Member from, const Agent& agent, int signal, Tim
               .text = "the job was stopped by " + signal_name(signal) + " to the agent on " +
                       name_of(agent),
               .asked = signal == SIGTERM};
-  if (!runs) return fail(std::move(cause), now);
+  if (!runs()) return fail(std::move(cause), now);
   if (phase_ == Phase::kRunning) begin_to_stop(now, cause.asked);
   // Ranks that are being stopped for newcomers have no cause yet.
   if (causes_.empty()) causes_.push_back(std::move(cause));
@@ -210,11 +209,12 @@ Leader::Sends Leader::on_leave(Member from, const AgentMessage& message, Time no
   const std::string& why = message.text;
   // A question is repeated until it is answered, and no second signal.
   if (agent.leaving || agent.leaves_at || signalled_.contains(from)) return {};
-  if (has_spares() && agent.member && phase_ == Phase::kStopping) return {};  // as it asks
-  if (has_spares() && agent.member && phase_ == Phase::kRunning) {
-    if (message.generation != agent.plan.generation) return {};
-    agent.leaves_at = now + kOthersToo;
-    agent.why_leaves = why;
+  if (has_spares() && agent.member && runs()) {
+    // While all ranks stop, it has what it asks for.
+    if (phase_ == Phase::kRunning && message.generation == agent.plan.generation) {
+      agent.leaves_at = now + kOthersToo;
+      agent.why_leaves = why;
+    }
     return {};
   }
   if (!restarts_allowed()) return on_signal(from, agent, SIGTERM, now);
@@ -387,7 +387,7 @@ Leader::Cause* Leader::first_cause() {
 }
 
 Leader::Sends Leader::go_on_if_all_ended(Time now) {
-  if (pending_ > 0 || (phase_ != Phase::kRunning && phase_ != Phase::kStopping)) return {};
+  if (pending_ > 0 || !runs()) return {};
   Cause* cause = first_cause();
   if (cause == nullptr) {
     const bool all_finished = std::all_of(agents_.begin(), agents_.end(), [](const auto& entry) {

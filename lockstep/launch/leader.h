@@ -196,6 +196,8 @@ class Leader {
   int min_nodes() const { return options_.min_nodes > 0 ? options_.min_nodes : options_.nodes; }
   bool restarts_allowed() const { return options_.on_failure == OnFailure::kRestart; }
   bool replaces() const { return options_.on_failure == OnFailure::kReplace; }
+  // Ranks run, or are being stopped.
+  bool runs() const { return phase_ == Phase::kRunning || phase_ == Phase::kStopping; }
   bool has_spares() const { return replaces() && options_.spare_nodes > 0; }
 
   Sends form_if_enough(Time now);

@@ -174,11 +174,15 @@ bool Leader::spares_suffice() const {
 // stops as it was asked to. Ranks that have done their last step, or serve others that have, are
 // not replaced.
 Leader::Sends Leader::let_leave(Time now) {
-  if (phase_ != Phase::kRunning) return {};
-  const bool any_done = std::any_of(agents_.begin(), agents_.end(), [](const auto& entry) {
-    return entry.second.leaves_at && (entry.second.ended || entry.second.served);
-  });
-  const bool may = spares_suffice() && !any_done && !past_end() && !services_stopped_;
+  const auto any = [&](const auto& is) {
+    return std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+      return entry.second.leaves_at && is(entry.second);
+    });
+  };
+  if (phase_ != Phase::kRunning || !any([&](const Agent& a) { return now >= *a.leaves_at; }))
+    return {};
+  const bool any_done = any([](const Agent& agent) { return agent.ended || agent.served; });
+  const bool may = !any_done && !past_end() && !services_stopped_ && spares_suffice();
   Sends sends;
   for (auto& [member, agent] : agents_) {
     if (!agent.leaves_at || now < *agent.leaves_at) continue;

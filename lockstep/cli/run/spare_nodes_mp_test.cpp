@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "lockstep/cli/run/hosts_test.h"
 
@@ -37,6 +38,14 @@ class RunWithSpareNodes : public HostsTest {
   Words rank_until_done() const {
     return {"-np", "2", "/bin/sh", "-c",
             "echo rank $RANK life $LOCKSTEP_RESTART_COUNT on $(hostname)" + and_wait_until_done()};
+  }
+  // Hosts 0 and 1, whose ranks have started.
+  std::pair<std::unique_ptr<Running>, std::unique_ptr<Running>> start_two_hosts() {
+    auto first = start_spared(0, rank_until_done());
+    auto second = start_spared(1, rank_until_done());
+    first->await_output("rank 1 life 0 on host0");
+    second->await_output("rank 3 life 0 on host1");
+    return {std::move(first), std::move(second)};
   }
   // On two hosts of two ranks each.
   std::unique_ptr<Running> start_training(int host, const std::string& strategy,
@@ -88,10 +97,7 @@ TEST_F(RunWithSpareNodes, WholeAndDividedStatesGoOnInTheSameBitsWithoutTheHost) 
 }
 
 TEST_F(RunWithSpareNodes, AHostThatIsToldToStopGivesItsPlaceToASpareOrStopsAll) {
-  auto first = start_spared(0, rank_until_done());
-  auto second = start_spared(1, rank_until_done());
-  first->await_output("rank 1 life 0 on host0");
-  second->await_output("rank 3 life 0 on host1");
+  auto [first, second] = start_two_hosts();
   auto third = start_spared(2, rank_until_done());
   first->await_error("host2 is a spare");
   ::kill(agent_on(*network_, 1), SIGTERM);
@@ -109,10 +115,7 @@ TEST_F(RunWithSpareNodes, AHostThatIsToldToStopGivesItsPlaceToASpareOrStopsAll) 
 
 // The lost host's ranks may run on, until its agent has noticed that nobody hears it.
 TEST_F(RunWithSpareNodes, AHostThatIsCutOffLosesItsPlaceAndComesBackAsASpare) {
-  auto first = start_spared(0, rank_until_done());
-  auto second = start_spared(1, rank_until_done());
-  first->await_output("rank 1 life 0 on host0");
-  second->await_output("rank 3 life 0 on host1");
+  auto [first, second] = start_two_hosts();
   auto third = start_spared(2, rank_until_done());
   network_->cut(1);
   third->await_output("rank 3 life 1 on host2");
